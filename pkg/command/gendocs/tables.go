@@ -19,6 +19,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/place"
 	"github.com/gfaas/gfaas/pkg/policy/place/online"
 	"github.com/gfaas/gfaas/pkg/policy/place/pack"
+	"github.com/gfaas/gfaas/pkg/policy/placement"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/policy/scale"
 	"github.com/gfaas/gfaas/pkg/policy/token"
@@ -43,17 +44,21 @@ var tables = map[string]func() string{
 	"schedulers": func() string {
 		return list("| `--scheduler` | |", online.Kinds(), func(k online.Kind) []string { return []string{"`" + k.Name + "`", k.Help} })
 	},
+	"placements": func() string {
+		return list("| `--placement` | where an instance goes | parameters (`--placement-set`) |", placement.Kinds(), func(k placement.Kind) []string { return row(k.Name, k.Help, "", k.Parameters) })
+	},
 	"exporters": func() string {
 		return list("| `gfaas-place export` | |", manifest.Kinds(), func(k manifest.Kind) []string { return []string{"`" + k.Name + "`", k.Help} })
 	},
-	"reasons_queue":   func() string { return reasons(queue.Reasons) },
-	"reasons_gateway": func() string { return reasons(slices.Concat(refusal.Reasons, kernel.Reasons)) },
-	"reasons_token":   func() string { return reasons(slices.Concat(token.Reasons, tokend.Reasons)) },
-	"reasons_scale":   func() string { return reasons(scale.Reasons) },
-	"reasons_place":   func() string { return reasons(place.Reasons) },
-	"reasons_online":  func() string { return reasons(online.Reasons) },
-	"reasons_pack":    func() string { return reasons(pack.Reasons) },
-	"reasons_models":  func() string { return reasons(model.Reasons) },
+	"reasons_queue":     func() string { return reasons(queue.Reasons) },
+	"reasons_gateway":   func() string { return reasons(slices.Concat(refusal.Reasons, kernel.Reasons)) },
+	"reasons_token":     func() string { return reasons(slices.Concat(token.Reasons, tokend.Reasons)) },
+	"reasons_scale":     func() string { return reasons(scale.Reasons) },
+	"reasons_place":     func() string { return reasons(place.Reasons) },
+	"reasons_online":    func() string { return reasons(online.Reasons) },
+	"reasons_placement": func() string { return reasons(placement.Reasons) },
+	"reasons_pack":      func() string { return reasons(pack.Reasons) },
+	"reasons_models":    func() string { return reasons(model.Reasons) },
 	"templates": func() string {
 		return list("| `--template` | |", gfaas.Templates(), func(e cli.Entry) []string { return []string{"`" + e.Name + "`", e.Help} })
 	},

@@ -33,6 +33,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/launch"
 	"github.com/gfaas/gfaas/pkg/owndir"
+	"github.com/gfaas/gfaas/pkg/policy/placement"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/policy/residency"
 	"github.com/gfaas/gfaas/pkg/policy/scale"
@@ -48,6 +49,7 @@ type serveOptions struct {
 	auth          string
 	set           []string
 	scalerSet     []string
+	placementSet  []string
 	gpu           string
 	gpuMem        gpu.Bytes
 	costs         string
@@ -131,6 +133,8 @@ are stored in the folder async next to the state file until they have ended.`,
 	cli.Choice(cmd, &o.Scaler, "scaler", "autoscaler to run in addition to queue-driven starts (needs --profile)", gateway.Scalers()...)
 	cli.Choice(cmd, &o.Estimator, "estimator", "estimator of the load for the scalers "+strings.Join(scale.Estimating(), " and ")+" (gfaas-sim scale --help describes them)", scale.Estimators()...)
 	f.StringArrayVar(&o.scalerSet, "scaler-set", nil, "parameter of the scaler or its estimator, as `KEY=VALUE`, like out=20 (repeatable)")
+	cli.Choice(cmd, &o.Placement, "placement", "placement of the instances of scaled functions (other than policy: needs --scaler)", placement.Names()...)
+	f.StringArrayVar(&o.placementSet, "placement-set", nil, "parameter of the placement, as `KEY=VALUE`, like gamma=1.2 (repeatable)")
 	f.StringVar(&o.profile, "profile", "", "profile (CSV) with the slices of instances and, for a scaler, their throughput")
 	f.StringVar(&o.gpuModel, gpumodel.Flag, "", "use the rows of --profile and --costs for this GPU model (default: the model of each GPU)")
 	f.IntVar(&o.Limits.Queue, "max-queue", 1024, "maximum number of waiting calls per function")
@@ -165,6 +169,7 @@ are stored in the folder async next to the state file until they have ended.`,
 	cli.CompleteWords(cmd, "gpu", "sim")
 	cli.Keys(cmd, "set", cli.ParameterKeys(queue.Parameters())...)
 	cli.Keys(cmd, "scaler-set", scalerKeys()...)
+	cli.Keys(cmd, "placement-set", placementKeys()...)
 	return cmd
 }
 
@@ -203,24 +208,6 @@ func checkpoints(ctx context.Context, daemon *tokend.Client, gpus []devices.GPU)
 	return nil
 }
 
-// scalerKeys returns the keys of the parameters of all scalers and estimators, without bounds.
-func scalerKeys() (keys []string) {
-	for _, k := range scale.Kinds() {
-		keys = append(keys, cli.ParameterKeys(k.Parameters)...)
-	}
-	for _, k := range scale.EstimatorKinds() {
-		keys = append(keys, cli.ParameterKeys(k.Parameters)...)
-	}
-	slices.Sort(keys)
-	return slices.Compact(keys)
-}
-
-// policyNames returns the names of the queueing policies, starting with the default, gfaas.
-func policyNames() []string {
-	others := slices.DeleteFunc(queue.Names(), func(name string) bool { return name == "gfaas" })
-	return append([]string{"gfaas"}, others...)
-}
-
 // check validates the flags. It also sets values that follow from others.
 func (o *serveOptions) check() error {
 	l := &o.Limits
@@ -235,6 +222,8 @@ func (o *serveOptions) check() error {
 		return cli.Usagef("--scaler %s needs --profile, for the throughput of instances", o.Scaler)
 	case o.Estimator != "last" && !slices.Contains(scale.Estimating(), o.Scaler):
 		return cli.Usagef("--estimator %s has no effect with --scaler %s: expected --scaler %s", o.Estimator, o.Scaler, strings.Join(scale.Estimating(), " or "))
+	case o.Placement != "policy" && o.Scaler == "none":
+		return cli.Usagef("--placement %s needs --scaler: without a scaler, the policy places all instances of one GPU", o.Placement)
 	case len(o.scalerSet) > 0 && o.Scaler == "none":
 		return cli.Usagef("--scaler-set has no effect without --scaler")
 	case o.Socket == "":
@@ -405,6 +394,9 @@ func (o *serveOptions) run(cmd *cobra.Command, t *tool) error {
 	if err := o.setScaler(); err != nil {
 		return err
 	}
+	if err := o.setPlacement(); err != nil {
+		return err
+	}
 	ctx := cmd.Context()
 	gpus, err := devices.List(ctx, o.gpu)
 	if err != nil {
@@ -499,40 +491,6 @@ func (o *serveOptions) run(cmd *cobra.Command, t *tool) error {
 	}
 	log.Info("serving", attrs...)
 	return serveUntilSignals(ctx, g, log)
-}
-
-// setPolicy parses the parameters of the queueing policy.
-func (o *serveOptions) setPolicy(env *cli.Env) error {
-	o.Policy.Options, o.Set = queue.Defaults(), map[string]string{}
-	for _, text := range o.set {
-		if err := cli.SetParameter(queue.Parameters(), &o.Policy.Options, text); err != nil {
-			return err
-		}
-		key, value, _ := strings.Cut(text, "=")
-		o.Set[key] = value
-	}
-	for _, key := range queue.Ignored(slices.Sorted(maps.Keys(o.Set)), o.Policy.Policy) {
-		env.Notef("note: --set %s: the policy %s does not use this parameter", key, o.Policy.Policy)
-	}
-	return nil
-}
-
-// setScaler parses the parameters of the scaler and its estimator.
-func (o *serveOptions) setScaler() error {
-	options := scale.DefaultOptions()
-	for _, text := range o.scalerSet {
-		if err := cli.SetParameterBy("scaler-set", scale.RuleParameters(o.Scaler, o.Estimator), &options, text); err != nil {
-			return err
-		}
-	}
-	if err := options.Check(); err != nil {
-		return cli.Usagef("--scaler-set %w", err)
-	}
-	if _, err := scale.NewEstimator(o.Estimator, options.Estimate); err != nil {
-		return cli.Usagef("--scaler-set %w", err)
-	}
-	o.Scaling = &options
-	return nil
 }
 
 // memoryOf returns how the memory of a GPU is used. If the driver does not report the use per process,

@@ -38,6 +38,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/metrics"
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/proxy"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
+	"github.com/gfaas/gfaas/pkg/policy/placement"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/policy/scale"
 	"github.com/gfaas/gfaas/pkg/wire"
@@ -88,7 +89,9 @@ type Config struct {
 	Reload func() (Settings, error)
 
 	Limits
-	Scaler string // one of Scalers; empty means none
+	Placement string             // one of placement.Names; empty means the first
+	Placing   *placement.Options // parameters of the placement; nil means the defaults
+	Scaler    string             // one of Scalers; empty means none
 	// Estimator is one of scale.Estimators, for a scaler that follows an estimate; empty means last.
 	Estimator string
 	Scaling   *scale.Options // parameters of the scaler and the estimator, without the bounds; nil means the defaults
@@ -221,7 +224,7 @@ func newGateway(cfg Config) (*Gateway, error) {
 	var err error
 	g.dispatcher, err = dispatch.New(g.life, dispatch.Config{
 		Log: cfg.Log, Metrics: g.metrics, Policy: cfg.Policy, Concurrency: cfg.Concurrency, GPUs: cfg.GPUs,
-		Queue: cfg.Queue, QueueTimeout: cfg.QueueTimeout, Timeout: cfg.Timeout, Scaler: cfg.Scaler, Estimator: cfg.Estimator, Scaling: cfg.Scaling, Park: cfg.Park, AdoptParked: cfg.Parker != nil,
+		Queue: cfg.Queue, QueueTimeout: cfg.QueueTimeout, Timeout: cfg.Timeout, Placement: cfg.Placement, Placing: cfg.Placing, Scaler: cfg.Scaler, Estimator: cfg.Estimator, Scaling: cfg.Scaling, Park: cfg.Park, AdoptParked: cfg.Parker != nil,
 		LearnedFile: cfg.LearnedFile,
 		Forgotten:   func(name string) { g.api.ForgetAsync(name) }, Now: cfg.now,
 	}, cfg.Settings.Settings)

@@ -117,3 +117,46 @@ func TestSpanMemory(t *testing.T) {
 		})
 	}
 }
+
+// TestSpanStart checks that the gateway itself starts an instance that spans two GPUs: for a
+// call, after idle instances there were stopped. A replay of the record makes the same
+// decisions, and the next gateway adopts the instance with its memory on both GPUs.
+func TestSpanStart(t *testing.T) {
+	t.Parallel()
+	for _, policy := range []string{"gfaas", "lalb-o3"} {
+		t.Run(policy, func(t *testing.T) {
+			t.Parallel()
+			var text bytes.Buffer
+			w := newWorld(t, http.HandlerFunc(echo), func(c *Config) {
+				c.Policy.Policy, c.Record, c.Concurrency, c.Keep = policy, &text, 1, true
+				c.GPUs = []GPU{{Name: "sim", Mem: int64(4 * gpu.GiB)}, {Name: "sim:1", Mem: int64(4 * gpu.GiB)}}
+			})
+			of := func(mem gpu.Bytes, gpus int) func(*function.Function) {
+				return func(f *function.Function) { f.GPUMem, f.GPUs = mem, gpus }
+			}
+			w.apply(fn("f", of(3*gpu.GiB, 2)), fn("g", of(2*gpu.GiB, 1)))
+			for _, name := range []string{"g", "f"} {
+				if a := w.do("POST", "/function/"+name, "x"); a.status != 200 || !strings.HasPrefix(a.header.Get("Gfaas-Instance"), name+".") {
+					t.Fatalf("%s: got %+v, want status 200 from an own instance", name, a)
+				}
+			}
+			if a := w.do("POST", "/system/scale-function/f", `{"replicas":1}`); a.status != 202 {
+				t.Errorf("got %+v, want status 202", a)
+			}
+			w.until("the instances of g have stopped, and one of f spans both GPUs", func() bool {
+				list := w.Status().Instances
+				return len(list) == 1 && list[0].Function == "f" && list[0].GPU == "sim,sim:1"
+			})
+			before := w.Status().Instances[0].ID
+			w.close()
+			if err := replayed(text.Bytes()); err != nil {
+				t.Error(err)
+			}
+			w.cfg.Record, w.cfg.Keep = nil, false
+			w.open()
+			if a := w.do("POST", "/function/f", "x"); a.status != 200 || a.header.Get("Gfaas-Instance") != before {
+				t.Errorf("after a restart: got %+v, want status 200 from %s", a, before)
+			}
+		})
+	}
+}

@@ -291,8 +291,8 @@ func (o *openFaaS) scaleFunction(r *http.Request) (int, any, error) {
 			switch {
 			case s.Replicas == nil || *s.Replicas < 0:
 				return refusal.Bad("replicas: expected 0 or more")
-			case *s.Replicas > 0 && now.GPUs > 1:
-				return refusal.Bad("replicas: function %s spans %d GPUs, and gfaas up starts its instances from a plan", t.Name(), now.GPUs)
+			case *s.Replicas > 0 && t.Unstartable() != "":
+				return refusal.Bad("replicas: the gateway cannot start function %s: %s", t.Name(), t.Unstartable())
 			case *s.Replicas > now.Scale.Max:
 				return refusal.Bad("replicas: %d exceeds scale.max of function %s, %d", *s.Replicas, t.Name(), now.Scale.Max)
 			}

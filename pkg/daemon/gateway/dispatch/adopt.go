@@ -79,6 +79,7 @@ func (d *Dispatcher) add(f *Function, r instance.Record, state instanceState) *I
 	i.further = slices.DeleteFunc(gpus[1:], func(n int32) bool { return n < 0 })
 	d.instances[i.id] = i
 	f.instances++
+	i.reportPlaced()
 	i.shareMemory()
 	return i
 }

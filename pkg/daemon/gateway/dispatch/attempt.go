@@ -128,6 +128,9 @@ func (d *Dispatcher) Submit(a *Attempt, f *Function, owner Owner) {
 		f.scaling.calls++
 	}
 	d.policy.step(&queue.Arrived{ID: a.id, Function: f.number, At: a.arrived, Deadline: a.deadline})
+	if a.state == attemptWaits && f.placed() && f.count() == 0 {
+		f.place(true)
+	}
 }
 
 // wait puts the attempt into the queue. Locked.

@@ -57,7 +57,9 @@ func (f *Function) newSpec() queue.Function {
 	}
 	if f.scaling != nil {
 		s.Slice = max(s.Slice, f.scaling.area)
-		s.Min, s.Idle = max(s.Min, int32(f.scaling.wanted)), beyondIdle
+		if s.Min, s.Idle = max(s.Min, int32(f.scaling.wanted)), beyondIdle; f.scaling.chooses {
+			s.Idle = 0 // it names the instances to stop
+		}
 	}
 	if !d.Known.IsSet() {
 		s.Min = 0 // instances that are still to be adopted may satisfy it
@@ -65,9 +67,7 @@ func (f *Function) newSpec() queue.Function {
 	if f.delayed > 0 {
 		s.Min = min(s.Min, int32(f.maxMin))
 	}
-	if fn.GPUs > 1 { // only instances of plans serve it
-		s.Min, s.Max = 0, int32(max(f.count(), 1))
-	}
+	s.Placed = f.placed()
 	if known, ok := d.settings.Costs[fn.Name]; ok && known.MemMiB > 0 {
 		s.Mem = max(s.Mem, int64(gpu.FromMiB(known.MemMiB)))
 	}

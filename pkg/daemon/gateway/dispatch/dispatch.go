@@ -30,6 +30,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/metrics"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/policy/placement"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/policy/residency"
 	"github.com/gfaas/gfaas/pkg/policy/scale"
@@ -51,11 +52,13 @@ type Config struct {
 	QueueTimeout time.Duration // longest time that a call waits for a slot on an instance
 	Timeout      time.Duration // longest pause of an answer, for a function that sets no timeout
 
-	Scaler      string         // one of Scalers; empty means none
-	Estimator   string         // one of scale.Estimators, for a scaler that follows an estimate; empty means last
-	Scaling     *scale.Options // parameters of the scaler and the estimator, without the bounds; nil means the defaults
-	Park        string         // ParkSwap or ParkCheckpoint; empty: idle instances keep their memory on the GPU
-	AdoptParked bool           // the memory of adopted instances may be on the host, so Shell.Unpark precedes their first call
+	Placement   string             // one of placement.Names; empty means that the policy chooses the GPUs of scaled instances
+	Placing     *placement.Options // parameters of the placement; nil means the defaults
+	Scaler      string             // one of Scalers; empty means none
+	Estimator   string             // one of scale.Estimators, for a scaler that follows an estimate; empty means last
+	Scaling     *scale.Options     // parameters of the scaler and the estimator, without the bounds; nil means the defaults
+	Park        string             // ParkSwap or ParkCheckpoint; empty: idle instances keep their memory on the GPU
+	AdoptParked bool               // the memory of adopted instances may be on the host, so Shell.Unpark precedes their first call
 
 	// LearnedFile keeps the measured costs of functions for the next gateway. If it is empty, they are
 	// lost at the end.
@@ -115,6 +118,8 @@ type Dispatcher struct {
 	shell Shell
 	names atomic.Pointer[map[string]*Function] // the applied functions by name
 
+	placesScaled bool // the placer chooses the GPUs of scaled instances
+
 	Known    Signal // set once the applied functions and the running instances are known
 	Draining Signal // set once Submit refuses attempts
 
@@ -132,7 +137,9 @@ type Dispatcher struct {
 	memory      ledger
 	learned     map[string]learnedCosts // by function: costs that earlier gateways measured
 	usage       *wire.Status            // latest report of the token daemon; nil if there is none
-	faults      map[string]standing     // instances of plans that faulted but still run, by ID
+	placer      placement.Placer
+	placed      *placedStart        // the start that the policy has been asked for
+	faults      map[string]standing // instances of plans that faulted but still run, by ID
 }
 
 // New returns a Dispatcher whose policy has not begun (Begin). The end of life cancels all
@@ -146,6 +153,9 @@ func New(life context.Context, cfg Config, settings Settings) (*Dispatcher, erro
 		cfg: cfg, log: cfg.Log, life: life, settings: settings, Known: make(Signal), Draining: make(Signal),
 		functions: map[int32]*Function{}, attempts: map[int64]*Attempt{}, instances: map[residency.ID]*Instance{}, faults: map[string]standing{},
 		lastAdopted: residency.None,
+	}
+	if d.placer, d.placesScaled, err = newPlacer(&cfg); err != nil {
+		return nil, err
 	}
 	d.memory = newLedger(d)
 	d.loadLearned()
@@ -183,7 +193,7 @@ func (d *Dispatcher) Close() {
 	d.policy.close()
 }
 
-// Run runs the autoscalers, and closes idle upgraded connections that block queued calls,
+// Run runs the autoscalers, starts missing instances of placed functions, and closes idle upgraded connections that block queued calls,
 // once a second until ctx ends.
 func (d *Dispatcher) Run(ctx context.Context) {
 	tick := time.NewTicker(time.Second)

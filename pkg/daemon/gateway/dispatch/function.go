@@ -39,7 +39,8 @@ type Function struct {
 	spec       queue.Function // as last sent to the policy
 	instances  int            // number of instances, starting ones included
 	found      [3]int64       // dispatches by kind of start (residency.Start)
-	served     time.Duration  // time during which instances were busy, failed starts excluded
+	placing    placing
+	served     time.Duration // time during which instances were busy, failed starts excluded
 
 	falseMisses int64 // dispatches that missesFalsely counts
 	*version
@@ -110,6 +111,8 @@ func (f *Function) renew() {
 	if f.version != nil {
 		f.end()
 	}
+	f.endClearing()
+	f.placing = placing{}
 	f.version = &version{}
 	f.life, f.end = context.WithCancel(f.d.life)
 }
@@ -190,20 +193,6 @@ func NotLoaded(f *Function) *refusal.Error {
 		Message: "function " + f.name + " has no ready instance, and a probe does not start one", Hint: `"probes" in function.yaml defines which requests are probes`}
 }
 
-// unserved returns the refusal for a call of a function that spans several GPUs and has no
-// instance, and otherwise nil. Only instances of a plan (gfaas up) serve such a function,
-// because the policy places an instance on one GPU. It sees a spanning instance on its
-// first GPU; on the others, it only learns how much memory is occupied (gpuOccupied).
-// Locked.
-func (f *Function) unserved() *refusal.Error {
-	if f.definition.GPUs <= 1 || f.count() > 0 {
-		return nil
-	}
-	return &refusal.Error{Code: refusal.StartFailed,
-		Message: fmt.Sprintf("function %s has no instance, and the gateway cannot start one, because it spans %d GPUs", f.name, f.definition.GPUs),
-		Hint:    "place an instance with 'gfaas-place plan' and start it with 'gfaas up PLAN.json'; the gateway then uses it"}
-}
-
 // refusal returns the answer to a call that the policy rejected with the given code.
 // Locked.
 func (f *Function) refusal(code reason.Code) *refusal.Error {
@@ -277,11 +266,15 @@ func (f *Function) hold(i *Instance) {
 	})
 }
 
-// replace makes the policy start one more instance if the function has fewer than wanted.
+// replace starts one more instance if the function has fewer than wanted.
 // Locked.
 func (f *Function) replace(wanted int) {
 	have := f.count()
 	if have >= wanted || f.d.Draining.IsSet() {
+		return
+	}
+	if f.placed() {
+		f.placeOne()
 		return
 	}
 	spec := f.newSpec()

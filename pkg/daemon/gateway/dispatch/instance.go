@@ -88,21 +88,37 @@ func (i *Instance) alive() bool {
 func (d *Dispatcher) start(now time.Duration, number, gpu int32, id residency.ID) *Instance {
 	f := d.functions[number]
 	i := &Instance{d: d, id: id, gpu: gpu, function: f, version: f.version, definition: f.definition, own: true, idleSince: now, memory: newInstanceMemory()}
-	i.parks = d.cfg.Park != "" && f.definition.GPUMem > 0 // without gpu_mem, a parked instance could fill the host's memory
-	config := f.nextConfig(int(gpu))
-	if i.config = f.unit; config != nil {
-		i.config = *config
+	i.parks = d.cfg.Park != "" && f.definition.GPUMem > 0 && !f.spans() // without gpu_mem, a parked instance could fill the host's memory
+	s := d.takePlaced(f, gpu)
+	ofPlacer := s != nil
+	if !ofPlacer {
+		d.lastName++
+		s = &placedStart{id: f.instanceID(d.lastName), gpus: []int{int(gpu)}, config: f.nextConfig(int(gpu))}
 	}
-	d.lastName++
-	r := launch.Intended(f.definition, instance.Placement{ID: fmt.Sprintf("%s.%d", f.name[:min(len(f.name), maxName)], d.lastName), GPUs: []string{d.cfg.GPUs[gpu].Name}, Slice: f.sliceOf(config)})
+	if i.config = f.unit; s.config != nil {
+		i.config = *s.config
+	}
+	for _, g := range s.gpus[1:] {
+		i.further, i.mem = append(i.further, int32(g)), s.mem
+	}
+	r := launch.Intended(f.definition, instance.Placement{ID: s.id, GPUs: d.gpuNames(s.gpus), Slice: f.sliceOf(s.config)})
 	r.Registered, r.Owner = []string{r.ID}, instance.Gateway
 	i.record = &r
 	var life context.Context
 	life, i.cancel = context.WithCancel(d.life)
 	d.instances[id] = i
 	f.instances++
+	if !ofPlacer {
+		i.reportPlaced()
+	}
+	i.shareMemory()
 	d.shell.Start(life, i, f.definition, i.parks && d.cfg.Park == ParkSwap)
 	return i
+}
+
+// instanceID returns the ID of the n-th instance that the gateway starts.
+func (f *Function) instanceID(n int64) string {
+	return fmt.Sprintf("%s.%d", f.name[:min(len(f.name), maxName)], n)
 }
 
 // maxName is how many bytes of a function's name an instance's ID contains. IDs have at
@@ -202,6 +218,7 @@ func (i *Instance) forget() {
 	i.state = instanceGone
 	delete(i.d.instances, i.id)
 	i.function.instances--
+	i.d.placer.Remove(i.record.ID)
 	i.shareMemory()
 }
 
@@ -212,14 +229,10 @@ func (i *Instance) lose() {
 }
 
 // shareMemory sends the policy the memory that instances occupy on this instance's further
-// GPUs. If the function spans GPUs, it also sends the new number of instances, because the
-// policy cannot start those itself. Locked.
+// GPUs. Locked.
 func (i *Instance) shareMemory() {
 	for _, gpu := range i.further {
 		i.d.memory.setOccupied(gpu, i.d.memory.occupied(gpu))
-	}
-	if i.function.definition.GPUs > 1 && !i.function.removed {
-		i.function.respec()
 	}
 }
 

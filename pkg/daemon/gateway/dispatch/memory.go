@@ -312,14 +312,26 @@ func (l *ledger) required(f *Function, mem int64) int64 {
 }
 
 // occupied returns the bytes that instances occupy on a GPU that is one of their further
-// GPUs. Locked.
+// GPUs, and the bytes that are kept free there for an instance on several GPUs. Locked.
 func (l *ledger) occupied(gpu int32) (mem int64) {
 	for _, v := range l.d.instances {
 		if slices.Contains(v.further, gpu) {
 			mem += max(v.mem, v.memory.further[gpu])
 		}
 	}
+	for _, f := range l.d.functions {
+		if c := f.placing.clearing; c != nil && slices.Contains(c.gpus, int(gpu)) {
+			mem += c.mem
+		}
+	}
 	return mem
+}
+
+// shareOccupied sends the policy the memory that is occupied on GPUs. Locked.
+func (l *ledger) shareOccupied(gpus []int) {
+	for _, g := range gpus {
+		l.setOccupied(int32(g), l.occupied(int32(g)))
+	}
 }
 
 func (l *ledger) setOccupied(gpu int32, mem int64) {

@@ -20,14 +20,14 @@ func Scalers() []string { return append([]string{"none"}, scale.Names()...) }
 // autoscaling is a function's autoscaler with its state. Dispatcher.mu guards it. The
 // policy keeps at least as many instances as the scaler wants. If the scaler chooses the
 // configuration of each instance, it also chooses the instances to stop. Otherwise all
-// instances are alike, and the policy chooses which surplus instances to stop.
+// instances are alike, and the policy stops surplus instances that are idle.
 type autoscaling struct {
 	scaler    *scale.Scaler
 	rows      []profile.Row         // configurations that the scaler chooses from
 	chooses   bool                  // the scaler chooses the configuration of each instance
 	calls     int                   // since the last tick
 	known     map[residency.ID]bool // instances that the scaler counts; the value reports whether it knows that they are ready
-	surplus   []residency.ID        // running instances that the scaler has asked to stop, unless it chooses
+	surplus   []residency.ID        // running instances that the scaler has asked to stop, in its order
 	requested []scale.Start         // of the last tick: instances to start, without those that have begun to
 	wanted    int
 	area      float64 // the largest SM share × quota of the instances that run or are requested, if the scaler chooses
@@ -49,7 +49,8 @@ func (s *autoscaling) configure(now time.Duration, fn function.Function) {
 	s.scaler.Step(now, []scale.Event{scale.Configure{Bounds: bounds(fn)}}, nil)
 }
 
-// scale ticks all autoscalers and sends the policy the changed specs.
+// scale ticks all autoscalers, sends the policy the changed specs, and starts the missing
+// instances of placed functions.
 func (d *Dispatcher) scale() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -65,26 +66,26 @@ func (d *Dispatcher) scale() {
 		}
 		slices.SortFunc(running[f], func(a, b *Instance) int { return cmp.Compare(a.id, b.id) })
 		before, area := f.scaling.wanted, f.scaling.area
-		why, retired := f.scaling.tick(d.policy.now(), running[f], f.unit)
-		for _, i := range retired {
-			i.retired = true
-			d.policy.add(&queue.Retired{Function: f.number, Instance: i.id})
-		}
+		why := f.scaling.tick(d.policy.now(), running[f], f.unit)
+		retired := f.retire(running[f])
 		if f.scaling.wanted != before {
 			d.log.Info("scaled", "function", f.name, "scaler", d.cfg.Scaler, "from", before, "to", f.scaling.wanted, "why", why.String())
 		}
-		if f.scaling.wanted != before || f.scaling.area != area {
-			f.respec()
+		switch {
+		case f.scaling.wanted != before || f.scaling.area != area:
+			f.respec() // with the retired instances in one step: without them, there may be fewer than the old Min
+		case retired:
+			d.policy.step()
 		}
 	}
+	d.placeAll()
 }
 
 // tick sends the scaler the events and the load of the past second, and counts the
 // instances that the scaler wants. It returns the scaler's reason. An instance that the
 // scaler has asked to stop is reported as deployed again if another one ended instead, or
-// if the scaler then wants more. If the scaler chooses, tick returns the instances that it
-// has asked to stop.
-func (s *autoscaling) tick(now time.Duration, running []*Instance, unit scale.Instance) (why reason.Reason, retired []*Instance) {
+// if the scaler then wants more.
+func (s *autoscaling) tick(now time.Duration, running []*Instance, unit scale.Instance) (why reason.Reason) {
 	name := func(id residency.ID) string { return fmt.Sprint(int64(id)) }
 	var events []scale.Event
 	gone := func(id residency.ID) bool {
@@ -107,8 +108,9 @@ func (s *autoscaling) tick(now time.Duration, running []*Instance, unit scale.In
 		if len(s.surplus) == 0 {
 			return false
 		}
-		id := s.surplus[0]
-		s.surplus = s.surplus[1:]
+		last := len(s.surplus) - 1
+		id := s.surplus[last]
+		s.surplus = s.surplus[:last]
 		deploy(id)
 		return true
 	}
@@ -146,18 +148,14 @@ func (s *autoscaling) tick(now time.Duration, running []*Instance, unit scale.In
 			s.requested = append(s.requested, a)
 		case scale.Stop:
 			why = a.Reason
-			for _, v := range running {
-				if _, known := s.known[v.id]; !known || !slices.Contains(a.IDs, name(v.id)) {
-					continue
-				}
-				delete(s.known, v.id)
-				if s.chooses {
-					retired = append(retired, v)
-				} else {
-					s.surplus = append(s.surplus, v.id)
+			for _, text := range a.IDs {
+				for _, v := range running {
+					if _, known := s.known[v.id]; known && name(v.id) == text {
+						delete(s.known, v.id)
+						s.surplus = append(s.surplus, v.id)
+					}
 				}
 			}
-			slices.Sort(s.surplus)
 		}
 	}
 	events = events[:0]
@@ -169,7 +167,37 @@ func (s *autoscaling) tick(now time.Duration, running []*Instance, unit scale.In
 	}
 	s.wanted = len(s.known) + more
 	s.measure(running)
-	return why, retired
+	if why.IsZero() { // waiting calls have started instances
+		why = s.scaler.Snapshot().Reason
+	}
+	return why
+}
+
+// retire stops the surplus instances of a scaler that chooses, in its order. If waiting
+// calls start instances as well, it stops only as many as have been idle for beyondIdle:
+// otherwise the next calls would start them again. It queues the events for the next step of
+// the policy, and reports whether there are any. Locked.
+func (f *Function) retire(running []*Instance) bool {
+	s := f.scaling
+	if !s.chooses {
+		return false // the policy stops surplus instances that are idle
+	}
+	most := len(s.surplus)
+	if !f.placed() {
+		idle := 0
+		for _, i := range running {
+			if i.own && i.state == instanceReady && len(i.attempts) == 0 && f.d.policy.now()-i.idleSince >= beyondIdle {
+				idle++
+			}
+		}
+		most = min(most, idle)
+	}
+	for _, id := range s.surplus[:most] {
+		f.d.instances[id].retired = true
+		f.d.policy.add(&queue.Retired{Function: f.number, Instance: id})
+	}
+	s.surplus = s.surplus[most:]
+	return most > 0
 }
 
 // measure updates area.

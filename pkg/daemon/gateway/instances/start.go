@@ -3,7 +3,6 @@ package instances
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"strings"
 	"time"
@@ -55,9 +54,6 @@ func (m *Manager) start(ctx context.Context, i *dispatch.Instance, fn function.F
 // instance or continues to remove it in another task; if the start was cancelled, it waits
 // for the removal.
 func (m *Manager) launch(ctx context.Context, r instance.Record, fn function.Function, oversubscribe bool) (instance.Record, error) {
-	if fn.GPUs > 1 {
-		return r, fmt.Errorf("it spans %d GPUs, and only gfaas up starts such instances, from a plan", fn.GPUs)
-	}
 	reserving, cancel := context.WithTimeout(m.life, stateTimeout)
 	err := m.cfg.Catalog.Reserve(reserving, r)
 	cancel()

@@ -1,0 +1,344 @@
+package dispatch
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/refusal"
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/policy/placement"
+	"github.com/gfaas/gfaas/pkg/policy/queue"
+	"github.com/gfaas/gfaas/pkg/policy/scale"
+	"github.com/gfaas/gfaas/pkg/profile"
+	"github.com/gfaas/gfaas/pkg/reason"
+)
+
+// The queueing policy starts most instances itself, but none of a placed function: one that
+// spans several GPUs, or one that is scaled while Config.Placement chooses the GPUs of scaled
+// instances. The dispatcher starts the instances of a placed function, on the GPUs that the
+// placer chooses, with StartRequested events: as many as scale.min and the autoscaler want,
+// and one if a call waits and there is none. The placer learns of all instances.
+
+// placing is the state of a function's placement. Dispatcher.mu guards it.
+type placing struct {
+	unplaced bool      // there was no room, so the policy may start an instance, and evict others for it
+	clearing *clearing // nil unless an instance waits until several GPUs have room
+	logged   string    // the last logged reason for no room, until an instance is placed
+}
+
+// placedStart is an instance that the policy is asked to start on the first of its GPUs.
+type placedStart struct {
+	function *Function
+	id       string
+	gpus     []int
+	mem      int64 // bytes on each GPU
+	config   *scale.Instance
+}
+
+// newPlacer returns the placer of a configuration. scaled reports whether it places the
+// instances of scaled functions.
+func newPlacer(cfg *Config) (p placement.Placer, scaled bool, err error) {
+	kind := placement.Kinds()[0]
+	if cfg.Placement != "" {
+		var ok bool
+		if kind, ok = placement.KindOf(cfg.Placement); !ok {
+			return nil, false, fmt.Errorf("there is no placement %q", cfg.Placement)
+		}
+	}
+	options := placement.DefaultOptions()
+	if cfg.Placing != nil {
+		options = *cfg.Placing
+	}
+	var gpus []placement.GPU
+	for _, g := range cfg.GPUs {
+		gpus = append(gpus, placement.GPU{Mem: gpu.Bytes(g.Mem), Model: g.Model})
+	}
+	return kind.New(gpus, options), kind.Scaled, nil
+}
+
+// spans reports whether each instance of the function runs on several GPUs. Locked.
+func (f *Function) spans() bool { return f.definition.GPUs > 1 }
+
+// placed reports whether the placer chooses the GPUs of the function's instances. Locked.
+func (f *Function) placed() bool {
+	return f.spans() || f.d.placesScaled && f.scaling != nil && !f.placing.unplaced
+}
+
+// placeAll starts the missing instances of all placed functions. Locked.
+func (d *Dispatcher) placeAll() {
+	waiting := map[*Function]bool{}
+	for _, a := range d.attempts {
+		if a.state == attemptWaits {
+			waiting[a.function] = true
+		}
+	}
+	for _, f := range d.inOrder() {
+		if f.removed {
+			continue
+		}
+		if f.placing.unplaced && f.count() > 0 {
+			f.placing.unplaced = false
+			f.respec()
+		}
+		f.place(waiting[f])
+	}
+}
+
+// place starts the missing instances of the function if it is placed. waiting reports
+// whether calls wait. Locked.
+func (f *Function) place(waiting bool) {
+	d := f.d
+	if !f.placed() || !d.Known.IsSet() || d.Draining.IsSet() {
+		return
+	}
+	have, want := f.count(), int(f.spec.Min)
+	if waiting {
+		want = max(want, 1)
+	}
+	if f.spec.Max > 0 {
+		want = min(want, int(f.spec.Max))
+	}
+	if have >= want {
+		f.endClearing()
+	}
+	for ; have < want && f.placeOne(); have++ {
+	}
+	if have == 0 && waiting && !f.spans() {
+		f.placing.unplaced = true
+		f.respec()
+	}
+}
+
+// placeOne starts one more instance of a placed function. It returns false if there is no
+// room, or none yet. Locked.
+func (f *Function) placeOne() bool {
+	d := f.d
+	s := f.newPlacedStart()
+	slice := f.sliceOf(s.config)
+	r := placement.Request{Function: f.name, GPUs: max(f.definition.GPUs, 1), Slice: slice, Mem: gpu.Bytes(s.mem)}
+	if s.config != nil {
+		r.Model = s.config.Request.GPU
+	}
+	free, evictable := d.freeMem(f)
+	refused := map[int]bool{}
+	except := func(g int) bool { return refused[g] }
+	for {
+		r.ID = f.instanceID(d.lastName + 1)
+		at, why := f.cleared(r, free)
+		if at == nil && f.placing.clearing == nil {
+			at, why = d.placer.Place(r, free, except)
+		}
+		if len(at) == 0 {
+			f.returnConfig(s.config)
+			f.noRoom(r, why, evictable)
+			return false
+		}
+		d.lastName++
+		s.id, s.gpus = r.ID, at
+		if d.startPlaced(s) {
+			f.placing.logged = ""
+			d.log.Info("placed an instance", "function", f.name, "instance", s.id, "gpu", strings.Join(d.gpuNames(at), ","), "why", why.String())
+			return true
+		}
+		d.placer.Remove(r.ID)
+		if f.spans() {
+			d.memory.shareOccupied(at) // cleared released only the first
+		}
+		refused[at[0]] = true
+	}
+}
+
+// newPlacedStart returns a start without ID and GPUs. Its configuration is one that the
+// autoscaler has requested or, if there is none, the usual one. Locked.
+func (f *Function) newPlacedStart() *placedStart {
+	s := &placedStart{function: f, mem: max(f.spec.Mem, f.spec.MeasuredMem)}
+	if f.scaling != nil {
+		like, ok := f.scaling.take(func(profile.Row) bool { return true })
+		if !ok {
+			like = f.unit
+		}
+		s.config = &like
+	} else {
+		s.config = rowOn(f, 0)
+	}
+	if s.mem == 0 && s.config != nil {
+		s.mem = int64(gpu.FromMiB(s.config.Request.GPUMemMiB))
+	}
+	return s
+}
+
+// returnConfig returns a configuration to the requests of the autoscaler. Locked.
+func (f *Function) returnConfig(c *scale.Instance) {
+	if f.scaling != nil && f.scaling.chooses && c != nil {
+		f.scaling.requested = append(f.scaling.requested, scale.Start{Count: 1, Like: *c})
+	}
+}
+
+// startPlaced asks the policy for the start, and reports whether the instance is starting.
+// Locked.
+func (d *Dispatcher) startPlaced(s *placedStart) bool {
+	d.placed = s
+	d.policy.step(&queue.StartRequested{Function: s.function.number, GPU: int32(s.gpus[0])})
+	started := d.placed == nil
+	d.placed = nil
+	return started
+}
+
+// takePlaced returns the start that the policy was asked for, if an instance of the function
+// on the GPU is it, and otherwise nil. Locked.
+func (d *Dispatcher) takePlaced(f *Function, gpu int32) *placedStart {
+	s := d.placed
+	if s == nil || s.function != f || int32(s.gpus[0]) != gpu {
+		return nil
+	}
+	d.placed = nil
+	return s
+}
+
+// noRoom begins to clear GPUs for an instance that spans several, if its idle neighbours
+// use the room. Otherwise it logs why there is no room, once. Locked.
+func (f *Function) noRoom(r placement.Request, why reason.Reason, evictable []gpu.Bytes) {
+	d := f.d
+	if f.placing.clearing != nil {
+		return
+	}
+	if f.spans() {
+		if at, _ := d.placer.Place(r, evictable, func(int) bool { return false }); len(at) > 0 {
+			d.placer.Remove(r.ID)
+			f.beginClearing(at, int64(r.Mem))
+			return
+		}
+	}
+	if text := why.String(); text != f.placing.logged {
+		f.placing.logged = text
+		d.log.Warn("no GPU has room for an instance", "function", f.name, "why", text)
+	}
+}
+
+// reportPlaced tells the placer of an instance. Locked.
+func (i *Instance) reportPlaced() {
+	gpus := []int{int(i.gpu)}
+	for _, g := range i.further {
+		gpus = append(gpus, int(g))
+	}
+	mem := max(i.mem, int64(i.record.Slice.Mem), i.function.spec.Mem)
+	i.d.placer.Put(placement.Request{ID: i.record.ID, Function: i.function.name, GPUs: len(gpus), Slice: i.record.Slice, Mem: gpu.Bytes(mem)}, gpus)
+}
+
+// gpuNames returns the names of GPUs.
+func (d *Dispatcher) gpuNames(numbers []int) (names []string) {
+	for _, g := range numbers {
+		names = append(names, d.cfg.GPUs[g].Name)
+	}
+	return names
+}
+
+// Unstartable returns why this gateway can never start an instance of the function, which
+// spans several GPUs, or "".
+func (f *Function) Unstartable() string {
+	f.d.mu.Lock()
+	defer f.d.mu.Unlock()
+	return f.unstartable()
+}
+
+// unstartable implements Unstartable. Locked.
+func (f *Function) unstartable() string {
+	large := 0
+	for _, g := range f.d.cfg.GPUs {
+		if g.Mem == 0 || g.Mem >= int64(f.definition.GPUMem) {
+			large++
+		}
+	}
+	if !f.spans() || f.definition.GPUs <= large {
+		return ""
+	}
+	if n := len(f.d.cfg.GPUs); n < f.definition.GPUs {
+		return fmt.Sprintf("it spans %d GPUs, and the gateway has %d", f.definition.GPUs, n)
+	}
+	return fmt.Sprintf("it spans %d GPUs, and of the gateway's GPUs, %d have %v of memory", f.definition.GPUs, large, f.definition.GPUMem)
+}
+
+// unserved returns the refusal for a call of a function that has no instance and that the
+// gateway can never start, and otherwise nil. Instances of a plan may still serve such a
+// function. Locked.
+func (f *Function) unserved() *refusal.Error {
+	why := f.unstartable()
+	if why == "" || f.count() > 0 {
+		return nil
+	}
+	return &refusal.Error{Code: refusal.StartFailed,
+		Message: fmt.Sprintf("function %s has no instance, and the gateway cannot start one: %s", f.name, why),
+		Hint:    "place an instance with 'gfaas-place plan' and start it with 'gfaas up PLAN.json'; the gateway then uses it"}
+}
+
+// The policy sees an instance that spans several GPUs on the first of them. On the others,
+// it only learns how much memory is occupied (Occupied).
+
+// clearing holds room on several GPUs for an instance, while idle instances there stop: the
+// policy takes the room for occupied.
+type clearing struct {
+	gpus  []int
+	mem   int64         // bytes on each GPU
+	until time.Duration // when it ends at the latest
+}
+
+// clearTime is how long idle instances may take to stop for an instance on several GPUs.
+const clearTime = 30 * time.Second
+
+// beginClearing begins to stop idle instances on GPUs. Locked.
+func (f *Function) beginClearing(gpus []int, mem int64) {
+	f.placing.clearing = &clearing{gpus, mem, f.d.policy.now() + clearTime}
+	f.d.log.Info("stopping idle instances to make room", "function", f.name, "gpu", strings.Join(f.d.gpuNames(gpus), ","))
+	f.d.memory.shareOccupied(gpus)
+}
+
+// endClearing releases the room. Locked.
+func (f *Function) endClearing() {
+	if c := f.placing.clearing; c != nil {
+		f.placing.clearing = nil
+		f.d.memory.shareOccupied(c.gpus)
+	}
+}
+
+// cleared returns the GPUs that were cleared for an instance if all of them have room now,
+// releases the room on the first, where the policy is about to start the instance, and
+// reserves the place. It ends a clearing that takes too long. Locked.
+func (f *Function) cleared(r placement.Request, free []gpu.Bytes) ([]int, reason.Reason) {
+	c := f.placing.clearing
+	if c == nil {
+		return nil, reason.Reason{}
+	}
+	for _, g := range c.gpus {
+		if free[g]+gpu.Bytes(c.mem) < r.Mem {
+			if f.d.policy.now() > c.until {
+				f.endClearing()
+			}
+			return nil, reason.Reason{}
+		}
+	}
+	f.placing.clearing = nil
+	f.d.memory.shareOccupied(c.gpus[:1])
+	f.d.placer.Put(r, c.gpus)
+	return c.gpus, reason.New(placement.Cleared)
+}
+
+// freeMem returns the free memory of each GPU, and the same together with the memory of idle
+// instances of other functions that may stop. Locked.
+func (d *Dispatcher) freeMem(f *Function) (free, evictable []gpu.Bytes) {
+	for _, m := range d.memory.gpus {
+		capacity := placement.Unlimited
+		if m.capacity > 0 {
+			capacity = gpu.Bytes(m.capacity - m.occupied)
+		}
+		free, evictable = append(free, capacity), append(evictable, capacity)
+	}
+	for _, s := range d.policy.policy.Snapshot().Instances {
+		free[s.GPU] -= gpu.Bytes(s.Mem)
+		i := d.instances[s.Instance]
+		if i == nil || !i.own || i.function == f || len(i.attempts) > 0 || i.state != instanceReady || i.alive() && i.function.count() <= int(i.function.spec.Min) {
+			evictable[s.GPU] -= gpu.Bytes(s.Mem)
+		}
+	}
+	return free, evictable
+}
