@@ -470,7 +470,7 @@ func (d *driver) function(f int32) queue.Event {
 	spec := &queue.Function{Name: string(rune('a' + f)), Warm: warm, Load: d.randomDuration(100 * time.Millisecond), Mem: int64(d.r.IntN(12)),
 		Weight: []float64{1, 2, 0.5, 0.3}[d.r.IntN(4)], Tenant: int32(d.r.IntN(2)), Queue: int32(d.r.IntN(3) * 4),
 		Inflight: int32(d.r.IntN(3)), Min: int32(d.r.IntN(4) / 3), Max: int32(d.r.IntN(3)), Slice: []float64{0, 0, 0.25, 0.6}[d.r.IntN(4)],
-		Idle: time.Duration(d.r.IntN(3)) * time.Second}
+		Idle: time.Duration(d.r.IntN(3)) * time.Second, Placed: d.chance(15)}
 	spec.Cold = spec.Warm + spec.Load + d.randomDuration(2*time.Second)
 	if old := d.functions[f]; old != nil { // calls in flight were checked with these values
 		spec.Slice, spec.Inflight, spec.Mem = old.Slice, old.Inflight, old.Mem
@@ -805,6 +805,12 @@ func storm(t *rapid.T, policy string) {
 	for g := range int32(3) { // otherwise, calls assigned to a GPU might wait for its occupied memory
 		d.occupied[g] = 0
 		d.report(&queue.Occupied{GPU: g})
+	}
+	for f := range int32(5) { // nothing places further instances
+		if spec := d.functions[f]; spec != nil && spec.Placed && !d.removed[f] {
+			spec.Placed = false
+			d.report(&queue.FunctionSet{Function: f, Spec: *spec})
+		}
 	}
 	for range 20000 {
 		if !d.next() {
