@@ -1,8 +1,10 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -13,14 +15,15 @@ import (
 
 // TestScalers checks that the number of instances follows the load according to the
 // profile's rows and returns to zero without load. The instances have the slices of the
-// rows.
+// rows. A replay of the record makes the same decisions.
 func TestScalers(t *testing.T) {
 	t.Parallel()
 	for _, scaler := range []string{"eager", "heuristic", "lazy"} {
 		t.Run(scaler, func(t *testing.T) {
 			t.Parallel()
+			var text bytes.Buffer
 			w := newWorld(t, http.HandlerFunc(echo), func(c *Config) {
-				c.Scaler, c.Concurrency = scaler, 2
+				c.Scaler, c.Concurrency, c.Record = scaler, 2, &text
 				c.Profile = map[string][]profile.Row{"f": {{Function: "f", Config: profile.Config{SMPct: 20, Quota: 0.5, Batch: 1}, ThroughputRPS: 1, P95MS: 50}}}
 			})
 			w.apply(fn("f", func(f *function.Function) { f.Scale = function.Scale{Max: 4, Idle: time.Second} }))
@@ -52,6 +55,13 @@ func TestScalers(t *testing.T) {
 			stop()
 			callers.Wait()
 			w.until("no instance runs", func() bool { return w.Status().Functions[0].Instances == 0 })
+			w.close()
+			if err := replayed(text.Bytes()); err != nil {
+				t.Error(err)
+			}
+			if named := strings.Contains(text.String(), `"event":"retired"`); named != (scaler == "heuristic") {
+				t.Errorf("the scaler names the instances to stop: got %v", named)
+			}
 		})
 	}
 }

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -67,20 +68,26 @@ func (f *Function) placed() bool {
 
 // placeAll starts the missing instances of all placed functions. Locked.
 func (d *Dispatcher) placeAll() {
+	var placed []*Function
+	for _, f := range d.inOrder() {
+		if f.placing.unplaced && f.count() > 0 {
+			f.placing.unplaced = false
+			f.respec()
+		}
+		if !f.removed && f.placed() {
+			placed = append(placed, f)
+		}
+	}
+	if len(placed) == 0 {
+		return
+	}
 	waiting := map[*Function]bool{}
 	for _, a := range d.attempts {
 		if a.state == attemptWaits {
 			waiting[a.function] = true
 		}
 	}
-	for _, f := range d.inOrder() {
-		if f.removed {
-			continue
-		}
-		if f.placing.unplaced && f.count() > 0 {
-			f.placing.unplaced = false
-			f.respec()
-		}
+	for _, f := range placed {
 		f.place(waiting[f])
 	}
 }
@@ -114,13 +121,76 @@ func (f *Function) place(waiting bool) {
 // room, or none yet. Locked.
 func (f *Function) placeOne() bool {
 	d := f.d
-	s := f.newPlacedStart()
-	slice := f.sliceOf(s.config)
-	r := placement.Request{Function: f.name, GPUs: max(f.definition.GPUs, 1), Slice: slice, Mem: gpu.Bytes(s.mem)}
-	if s.config != nil {
-		r.Model = s.config.Request.GPU
-	}
 	free, evictable := d.freeMem(f)
+	configs, requested := f.nextConfigs()
+	var first placement.Request
+	var why reason.Reason
+	for n, config := range configs {
+		r := f.placeRequest(config)
+		placed, lack := f.placeWith(r, config, free)
+		if placed {
+			if n > 0 {
+				f.returnConfig(requested)
+			}
+			f.placing.logged = ""
+			return true
+		}
+		if n == 0 {
+			first, why = r, lack
+		}
+	}
+	f.returnConfig(requested)
+	f.noRoom(first, why, evictable)
+	return false
+}
+
+// nextConfigs returns the configurations that the next instance of a placed function may
+// have, the preferred first: the one that the autoscaler has requested, then the usual ones
+// for the models of the GPUs. Without rows in the profile, the only element is nil. If
+// requested is not nil, it was taken from the requests of the autoscaler. Locked.
+func (f *Function) nextConfigs() (configs []*scale.Instance, requested *scale.Instance) {
+	if f.scaling != nil && f.scaling.chooses {
+		if like, ok := f.scaling.take(func(profile.Row) bool { return true }); ok {
+			configs, requested = append(configs, &like), &like
+		}
+	}
+	for number := range f.d.cfg.GPUs {
+		row := rowOn(f, number)
+		if row != nil && !slices.ContainsFunc(configs, func(c *scale.Instance) bool { return c.Request == row.Request }) {
+			configs = append(configs, row)
+		}
+	}
+	if len(configs) == 0 {
+		configs = append(configs, nil)
+	}
+	return configs, requested
+}
+
+// returnConfig returns a configuration to the requests of the autoscaler. Locked.
+func (f *Function) returnConfig(c *scale.Instance) {
+	if f.scaling != nil && c != nil {
+		f.scaling.requested = append(f.scaling.requested, scale.Start{Count: 1, Like: *c})
+	}
+}
+
+// placeRequest returns the request for an instance with a configuration, without its ID.
+// Locked.
+func (f *Function) placeRequest(config *scale.Instance) placement.Request {
+	mem := gpu.Bytes(max(f.spec.Mem, f.spec.MeasuredMem))
+	r := placement.Request{Function: f.name, GPUs: max(f.definition.GPUs, 1), Slice: f.sliceOf(config), Mem: mem}
+	if config != nil {
+		r.Model = config.Request.GPU
+		if mem == 0 {
+			r.Mem = gpu.FromMiB(config.Request.GPUMemMiB)
+		}
+	}
+	return r
+}
+
+// placeWith starts an instance with a configuration. If there is no room, it returns the
+// reason. Locked.
+func (f *Function) placeWith(r placement.Request, config *scale.Instance, free []gpu.Bytes) (bool, reason.Reason) {
+	d := f.d
 	refused := map[int]bool{}
 	except := func(g int) bool { return refused[g] }
 	for {
@@ -129,49 +199,22 @@ func (f *Function) placeOne() bool {
 		if at == nil && f.placing.clearing == nil {
 			at, why = d.placer.Place(r, free, except)
 		}
-		if len(at) == 0 {
-			f.returnConfig(s.config)
-			f.noRoom(r, why, evictable)
-			return false
+		switch {
+		case len(at) == 0 && len(refused) > 0:
+			return false, reason.New(placement.Refused)
+		case len(at) == 0:
+			return false, why
 		}
 		d.lastName++
-		s.id, s.gpus = r.ID, at
-		if d.startPlaced(s) {
-			f.placing.logged = ""
-			d.log.Info("placed an instance", "function", f.name, "instance", s.id, "gpu", strings.Join(d.gpuNames(at), ","), "why", why.String())
-			return true
+		if d.startPlaced(&placedStart{f, r.ID, at, int64(r.Mem), config}) {
+			d.log.Info("placed an instance", "function", f.name, "instance", r.ID, "gpu", strings.Join(d.gpuNames(at), ","), "why", why.String())
+			return true, why
 		}
 		d.placer.Remove(r.ID)
 		if f.spans() {
 			d.memory.shareOccupied(at) // cleared released only the first
 		}
 		refused[at[0]] = true
-	}
-}
-
-// newPlacedStart returns a start without ID and GPUs. Its configuration is one that the
-// autoscaler has requested or, if there is none, the usual one. Locked.
-func (f *Function) newPlacedStart() *placedStart {
-	s := &placedStart{function: f, mem: max(f.spec.Mem, f.spec.MeasuredMem)}
-	if f.scaling != nil {
-		like, ok := f.scaling.take(func(profile.Row) bool { return true })
-		if !ok {
-			like = f.unit
-		}
-		s.config = &like
-	} else {
-		s.config = rowOn(f, 0)
-	}
-	if s.mem == 0 && s.config != nil {
-		s.mem = int64(gpu.FromMiB(s.config.Request.GPUMemMiB))
-	}
-	return s
-}
-
-// returnConfig returns a configuration to the requests of the autoscaler. Locked.
-func (f *Function) returnConfig(c *scale.Instance) {
-	if f.scaling != nil && f.scaling.chooses && c != nil {
-		f.scaling.requested = append(f.scaling.requested, scale.Start{Count: 1, Like: *c})
 	}
 }
 

@@ -84,6 +84,25 @@ func TestFirstCallIsPlaced(t *testing.T) {
 	})
 }
 
+// TestPlacementByModel checks that instances go to GPUs of every model, each with the
+// configuration for it.
+func TestPlacementByModel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDispatcher(t, fakeShell{}, func(c *Config, s *Settings) {
+			c.Scaler, c.Placement, c.GPUs = "eager", "maxrect", []GPU{{Name: "0", Model: "T4"}, {Name: "1", Model: "A100"}}
+			s.Profile = map[string][]profile.Row{"f": {
+				{Function: "f", GPU: "T4", Config: profile.Config{SMPct: 100, Quota: 1, Batch: 1}, ThroughputRPS: 10, P95MS: 10},
+				{Function: "f", GPU: "A100", Config: profile.Config{SMPct: 50, Quota: 1, Batch: 1}, ThroughputRPS: 30, P95MS: 10},
+			}}
+		})
+		defer d.Close()
+		load(d, 30) // three instances at 10 requests/s, the throughput on a T4
+		if got := gpusOf(d, "f"); !slices.Equal(got, []string{"0", "1", "1"}) || !slices.Equal(shares(d), []float64{50, 50, 100}) {
+			t.Errorf("got the GPUs %v with the SM shares %v", got, shares(d))
+		}
+	})
+}
+
 // spanning is a function on two GPUs.
 func spanning(mem gpu.Bytes, change func(*function.Function)) function.Function {
 	fn := function.Function{Name: "wide", Tenant: "default", GPUs: 2, GPUMem: mem, Weight: 1, Inflight: 1, Scale: function.DefaultScale}
