@@ -88,8 +88,14 @@ with one exception: if a process of such an instance gets a CUDA error after whi
 its CUDA calls fail, and the function has restart: on-failure or restart: always, the
 gateway restarts the instance. Instances that the gateway starts have all SMs of
 their GPU and at least 1/N of its time, where N is the value of --concurrency. With
---profile, they have the slice of a row of the profile instead.
+--profile, they have the slice of a row of the profile instead. The keys sm, quota and
+gpu_mem of a function override both.
 
+With --scaler, the gateway adjusts the number of instances to the load (gfaas-sim scale
+--help describes the scalers and the estimators). An instance goes to a GPU by one of
+these rules (--placement):
+
+` + placementHelp() + `
 gfaas apply and gfaas rm take effect within a second. On SIGHUP, the gateway reads
 --allowed-host, --auth, --auth-functions, --costs, --fixed-costs and --profile again.
 

@@ -89,3 +89,12 @@ func placementKeys() (keys []string) {
 	}
 	return keys
 }
+
+// placementHelp returns the part of the help that lists the placements.
+func placementHelp() string {
+	var entries []cli.Entry
+	for _, k := range placement.Kinds() {
+		entries = append(entries, cli.Entry{Name: k.Name, Help: k.Help + "." + cli.Parameters(k.Parameters)})
+	}
+	return cli.Entries(entries)
+}

@@ -39,7 +39,7 @@ func (o Options) Check() error { return o.Dilu.Validate() }
 var kinds = []Kind{
 	{
 		Name: "policy", New: newWorstFit,
-		Help: "the queueing policy places an instance of one GPU: on the GPU with the fewest instances of the function and enough free memory, or where a waiting call runs soonest",
+		Help: "the queueing policy places an instance of one GPU: on the GPU with the fewest instances of the function and enough free memory, or where a waiting call runs soonest. An instance that spans several GPUs goes to those with the most free memory (worst fit)",
 	},
 	{
 		Name: "dilu", Scaled: true, New: newDilu,
