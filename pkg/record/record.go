@@ -145,6 +145,7 @@ type Event struct {
 	Again         bool           `json:"again,omitempty"`
 	Fault         bool           `json:"fault,omitempty"`
 	Renew         bool           `json:"renew,omitempty"`
+	Slice         float64        `json:"slice,omitempty"`
 	Pinned        bool           `json:"pinned,omitempty"`
 	Busy          float64        `json:"busy,omitempty"`
 	Mem           int64          `json:"mem_bytes,omitempty"` // for occupied, measured and adopted
@@ -186,7 +187,7 @@ var kinds = map[string]struct{ function, invocation, gpu, properties, spec bool 
 	"function": {function: true, spec: true}, "function-gone": {function: true}, "learned": {function: true, spec: true},
 	"gpu": {gpu: true, properties: true}, "gpu-gone": {gpu: true}, "ready": {function: true}, "adopted": {function: true, gpu: true},
 	"lost": {function: true}, "moved": {function: true}, "occupied": {gpu: true}, "measured": {function: true},
-	"start-requested": {function: true, gpu: true}, "retired": {function: true},
+	"start-requested": {function: true, gpu: true}, "retired": {function: true}, "sliced": {function: true},
 }
 
 // NewEvent returns the line for an event. name returns the name of a function by its
@@ -234,6 +235,8 @@ func NewEvent(step int64, now time.Duration, ev queue.Event, name func(int32) st
 		e = Event{Event: "occupied", GPU: new(ev.GPU), Mem: ev.Mem}
 	case *queue.StartRequested:
 		e = Event{Event: "start-requested", Function: name(ev.Function), GPU: new(ev.GPU)}
+	case *queue.Sliced:
+		e = Event{Event: "sliced", Function: name(ev.Function), Container: ev.Instance, Slice: ev.Slice}
 	case *queue.Retired:
 		e = Event{Event: "retired", Function: name(ev.Function), Container: ev.Instance}
 	case *queue.Measured:
@@ -315,6 +318,8 @@ func (e *Event) event(number func(string) int32) (queue.Event, error) {
 		return &queue.Occupied{GPU: gpu, Mem: e.Mem}, nil
 	case "start-requested":
 		return &queue.StartRequested{Function: function, GPU: gpu}, nil
+	case "sliced":
+		return &queue.Sliced{Function: function, Instance: instance, Slice: e.Slice}, nil
 	case "retired":
 		return &queue.Retired{Function: function, Instance: instance}, nil
 	case "measured":
@@ -339,6 +344,8 @@ func (e *Event) check() error {
 		return fmt.Errorf("machine: expected slots and mem_bytes")
 	case required.spec && !e.Spec.valid():
 		return fmt.Errorf("spec: expected what the function costs")
+	case e.Slice < 0 || e.Slice > 1:
+		return fmt.Errorf("slice: expected 0 to 1")
 	case e.Mem < 0:
 		return fmt.Errorf("mem_bytes: expected 0 or more")
 	case e.Stays < 0 || e.Stays > e.Mem:

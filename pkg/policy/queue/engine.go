@@ -182,6 +182,8 @@ func (e *engine) apply(events []Event, actions []Action) []Action {
 		return e.adopt(ev, actions)
 	case *StartRequested:
 		return e.startRequested(ev, actions)
+	case *Sliced:
+		return e.applyToInstance(ev.Instance, ev, actions)
 	case *Retired:
 		if instance := e.pool.Index(ev.Instance); instance >= 0 {
 			e.pool.RetireInstance(instance)
@@ -284,7 +286,7 @@ func (e *engine) scaled(f, gpu int32, code reason.Code, actions []Action) []Acti
 	return actions
 }
 
-// applyToInstance applies an event about an instance: Ready, Lost, Moved or Measured.
+// applyToInstance applies an event about an instance: Ready, Lost, Moved, Sliced or Measured.
 func (e *engine) applyToInstance(id residency.ID, ev Event, actions []Action) []Action {
 	instance := e.pool.Index(id)
 	if instance < 0 {
@@ -300,6 +302,8 @@ func (e *engine) applyToInstance(id residency.ID, ev Event, actions []Action) []
 				e.plans.add(f, instance, ev.Warm)
 			}
 		}
+	case *Sliced:
+		e.pool.SetSlice(instance, ev.Slice)
 	case *Measured:
 		e.pool.Measured(instance, ev.Mem, ev.Residual)
 	case *Moved:

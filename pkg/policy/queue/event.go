@@ -148,6 +148,14 @@ type StartRequested struct {
 	GPU      int32
 }
 
+// Sliced reports that an instance has another slice than its function's Slice: the share of its GPU
+// that it takes while it runs, at most 1. It holds from the next invocation on.
+type Sliced struct {
+	Function int32
+	Instance residency.ID
+	Slice    float64
+}
+
 // Retired reports that an instance is no longer needed. It takes no further invocation, and stops as
 // soon as it is idle. An instance of a plan stays.
 type Retired struct {
@@ -181,5 +189,6 @@ func (*Adopted) event()         {}
 func (*Lost) event()            {}
 func (*Moved) event()           {}
 func (*StartRequested) event()  {}
+func (*Sliced) event()          {}
 func (*Retired) event()         {}
 func (*Measured) event()        {}

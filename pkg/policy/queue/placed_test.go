@@ -75,3 +75,36 @@ func TestPlaced(t *testing.T) {
 		})
 	}
 }
+
+// TestSliced checks that instances of a function take the capacity of their own slices: two with 0.3 and
+// 0.6 run on a GPU at the same time, and one with 0.3 does not fit in addition.
+func TestSliced(t *testing.T) {
+	p, err := queue.New(queue.Config{Policy: "fcfs", Pool: residency.Unlimited, Options: queue.Defaults()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := queue.Function{Warm: time.Second, Cold: 2 * time.Second, Weight: 1, Placed: true, Slice: 0.9}
+	var instances []residency.ID
+	events := []queue.Event{&queue.GPUSet{Slots: 2}, &queue.FunctionSet{Spec: spec}}
+	for range 3 {
+		events = append(events, &queue.StartRequested{})
+	}
+	for _, a := range p.Step(0, events, nil) {
+		if a.Kind == queue.Start {
+			instances = append(instances, a.Instance)
+		}
+	}
+	events = nil
+	for i, slice := range []float64{0.3, 0.6, 0.3} {
+		events = append(events, &queue.Ready{Instance: instances[i]}, &queue.Sliced{Instance: instances[i], Slice: slice}, &queue.Arrived{ID: int64(i)})
+	}
+	ran := 0
+	for _, a := range p.Step(time.Second, events, nil) {
+		if a.Kind == queue.Run {
+			ran++
+		}
+	}
+	if ran != 2 {
+		t.Errorf("got %d runs at the same time, want 2", ran)
+	}
+}

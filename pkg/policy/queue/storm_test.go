@@ -109,6 +109,7 @@ type instance struct {
 	stopping          bool
 	version           int // version of its function
 	calls             int
+	slice             float64 // the smallest slice that it was given; 0: only its function's
 }
 
 type timed struct {
@@ -416,6 +417,9 @@ func (d *driver) check() {
 			if f := d.functions[s.function]; f != nil && f.Slice > 0 {
 				share = f.Slice * float64(d.slots(s.gpu))
 			}
+			if s.slice > 0 { // a slice holds from the next call on
+				share = min(share, s.slice*float64(d.slots(s.gpu)))
+			}
 			busy[s.gpu] += share
 		}
 	}
@@ -544,6 +548,15 @@ func (d *driver) drawEvent() []queue.Event {
 		return d.startElsewhere(f, int32(d.r.IntN(3)))
 	case 30:
 		return []queue.Event{&queue.StartRequested{Function: f, GPU: int32(d.r.IntN(3))}}
+	case 32:
+		if ids := d.instanceIDs(); len(ids) > 0 {
+			id, slice := ids[d.r.IntN(len(ids))], []float64{0.1, 0.3, 0.6}[d.r.IntN(3)]
+			s := d.instances[id]
+			if s.slice == 0 || slice < s.slice {
+				s.slice = slice
+			}
+			return []queue.Event{&queue.Sliced{Function: s.function, Instance: id, Slice: slice}}
+		}
 	case 31:
 		if ids := d.instanceIDs(); len(ids) > 0 {
 			id := ids[d.r.IntN(len(ids))]

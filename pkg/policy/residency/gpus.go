@@ -57,10 +57,10 @@ func (d *device) bound(measured, least int64) int64 {
 // countedMem returns the bytes that a new instance of a function counts for.
 func (d *device) countedMem(f *hotFields) int64 { return d.bound(f.countedMem, f.mem) }
 
-// capacityFor returns the capacity that a running instance of the function takes.
-func (d *device) capacityFor(f *hotFields) int32 {
-	if f.slice > 0 {
-		return max(int32(math.Round(f.slice*float64(d.slots*unit))), 1)
+// capacityFor returns the capacity that a running instance with a slice takes; 0 means a slot.
+func (d *device) capacityFor(slice float64) int32 {
+	if slice > 0 {
+		return max(int32(math.Round(slice*float64(d.slots*unit))), 1)
 	}
 	return unit
 }

@@ -29,6 +29,7 @@ type instance struct {
 // details holds the rarely used fields of an instance.
 type details struct {
 	capacity    int32         // capacity that it takes while it runs, if it is sliced
+	slice       float64       // its slice, if the slices of its function vary; 0: the function's
 	idleSince   time.Duration // when it became idle
 	prefetchEnd time.Duration // when its prefetched memory arrives
 	moveFailed  bool          // its memory failed to move

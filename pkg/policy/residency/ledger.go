@@ -18,6 +18,7 @@ type ledger struct {
 	rows            rows
 	mayHaveObsolete bool // a GPU or a function was removed or changed its memory, so instances may be obsolete
 	sizesVary       bool // instances may count for other bytes than Function.Mem
+	slicesVary      bool // instances may have other slices than Function.Slice
 	finishes        int64
 	expires         bool          // some function has an Idle time
 	expiry          time.Duration // no idle instance expires before
@@ -176,6 +177,14 @@ func (l *ledger) size(index int32) int64 {
 func (l *ledger) memAfterReturn(index int32) int64 {
 	it := &l.instances[index]
 	return l.gpus[it.gpu].bound(it.mem, l.details[index].promised)
+}
+
+// sliceOf returns the slice of an instance of a function; of a new one, if index is none.
+func (l *ledger) sliceOf(f *hotFields, index int32) float64 {
+	if index != none && l.details[index].slice > 0 {
+		return l.details[index].slice
+	}
+	return f.slice
 }
 
 // full reports whether a GPU must lose an instance before it gets another.

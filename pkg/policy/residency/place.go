@@ -203,7 +203,11 @@ func (p *placement) Room(gpu, function int32) bool {
 // room implements Room.
 func (p *placement) room(gpu int32, f *hotFields) bool {
 	d := &p.gpus[gpu]
-	if d.used+d.capacityFor(f) > d.capacity {
+	slice := f.slice
+	if p.slicesVary {
+		slice = p.sliceOf(f, p.rows.on(f, gpu))
+	}
+	if d.used+d.capacityFor(slice) > d.capacity {
 		return false
 	}
 	if d.limit == 0 {

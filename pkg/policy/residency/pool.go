@@ -79,6 +79,13 @@ func (p *Pool) Retire(function int32) {
 	p.CancelStarts(function)
 }
 
+// SetSlice sets the slice of an instance (see Function.Slice), from its next invocation on.
+func (p *Pool) SetSlice(index int32, slice float64) {
+	p.details[index].slice = slice
+	p.slicesVary = true
+	p.touch(none, p.instances[index].gpu)
+}
+
 // RetireInstance makes an instance stop that is no longer needed: at once if it is idle, otherwise
 // after its invocations, without a further one. If it starts without an invocation, its start is
 // cancelled. It no longer counts towards its function's Min and Max. A pinned instance stays.
@@ -319,7 +326,7 @@ func (p *Pool) Begin(function int32, at Place) (index int32, started bool) {
 	} else {
 		p.unlink(index)
 	}
-	it, units := &p.instances[index], d.capacityFor(&p.hot[function])
+	it, units := &p.instances[index], d.capacityFor(p.sliceOf(&p.hot[function], index))
 	if it.sliced = units != unit; it.sliced {
 		p.details[index].capacity = units
 	}

@@ -48,6 +48,7 @@ func (d *Dispatcher) Adopt(r instance.Record, to residency.Start) *Instance {
 	i := d.add(f, r, instanceReady)
 	i.worked, i.parked = true, own && d.cfg.AdoptParked
 	d.policy.step(adopted(i, to, warm))
+	i.reportSlice()
 	return i
 }
 

@@ -52,11 +52,10 @@ func (f *Function) newSpec() queue.Function {
 	}
 	for number := range d.cfg.GPUs { // if the GPUs are of several models, use the largest slice
 		if slice, known := f.slice(number); known {
-			s.Slice = max(s.Slice, min(slice.SMPct/100*slice.QuotaRequest, 1))
+			s.Slice = max(s.Slice, area(slice))
 		}
 	}
 	if f.scaling != nil {
-		s.Slice = max(s.Slice, f.scaling.area)
 		if s.Min, s.Idle = max(s.Min, int32(f.scaling.wanted)), beyondIdle; f.scaling.chooses {
 			s.Idle = 0 // it names the instances to stop
 		}

@@ -112,6 +112,7 @@ func (d *Dispatcher) start(now time.Duration, number, gpu int32, id residency.ID
 		i.reportPlaced()
 	}
 	i.shareMemory()
+	i.reportSlice()
 	d.shell.Start(life, i, f.definition, i.parks && d.cfg.Park == ParkSwap)
 	return i
 }

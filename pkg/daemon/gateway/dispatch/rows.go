@@ -8,6 +8,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/policy/residency"
 	"github.com/gfaas/gfaas/pkg/policy/scale"
 	"github.com/gfaas/gfaas/pkg/profile"
@@ -158,8 +159,16 @@ func (f *Function) configOf(r *instance.Record, number int) scale.Instance {
 	return scale.Instance{Request: row, Limit: row}
 }
 
-// area returns the share of a GPU that an instance with a configuration requests.
-func area(r profile.Row) float64 { return min(r.SMPct/100*r.Quota, 1) }
+// area returns the share of a GPU that a slice requests.
+func area(s gpu.Slice) float64 { return min(s.SMPct/100*s.QuotaRequest, 1) }
+
+// reportSlice reports the slice of an own instance to the policy if the autoscaler chooses
+// it. Locked.
+func (i *Instance) reportSlice() {
+	if s := i.function.scaling; i.own && s != nil && s.chooses {
+		i.d.policy.step(&queue.Sliced{Function: i.function.number, Instance: i.id, Slice: area(i.record.Slice)})
+	}
+}
 
 // newScaling returns the function's autoscaler, or nil if there is none or no configuration
 // to scale by. Locked.
@@ -194,7 +203,7 @@ func (f *Function) rescale() {
 	}
 	old := f.scaling
 	if f.scaling = f.newScaling(); old != nil && f.scaling != nil {
-		f.scaling.calls, f.scaling.wanted, f.scaling.area = old.calls, old.wanted, old.area
+		f.scaling.calls, f.scaling.wanted = old.calls, old.wanted
 	}
 	f.respec()
 }

@@ -30,7 +30,6 @@ type autoscaling struct {
 	surplus   []residency.ID        // running instances that the scaler has asked to stop, in its order
 	requested []scale.Start         // of the last tick: instances to start, without those that have begun to
 	wanted    int
-	area      float64 // the largest SM share × quota of the instances that run or are requested, if the scaler chooses
 }
 
 const (
@@ -65,14 +64,14 @@ func (d *Dispatcher) scale() {
 			continue
 		}
 		slices.SortFunc(running[f], func(a, b *Instance) int { return cmp.Compare(a.id, b.id) })
-		before, area := f.scaling.wanted, f.scaling.area
+		before := f.scaling.wanted
 		why := f.scaling.tick(d.policy.now(), running[f], f.unit)
 		retired := f.retire(running[f])
 		if f.scaling.wanted != before {
 			d.log.Info("scaled", "function", f.name, "scaler", d.cfg.Scaler, "from", before, "to", f.scaling.wanted, "why", why.String())
 		}
 		switch {
-		case f.scaling.wanted != before || f.scaling.area != area:
+		case f.scaling.wanted != before:
 			f.respec() // with the retired instances in one step: without them, there may be fewer than the old Min
 		case retired:
 			d.policy.step()
@@ -166,7 +165,6 @@ func (s *autoscaling) tick(now time.Duration, running []*Instance, unit scale.In
 		s.scaler.Step(now, events, nil)
 	}
 	s.wanted = len(s.known) + more
-	s.measure(running)
 	if why.IsZero() { // waiting calls have started instances
 		why = s.scaler.Snapshot().Reason
 	}
@@ -198,20 +196,6 @@ func (f *Function) retire(running []*Instance) bool {
 	}
 	s.surplus = s.surplus[most:]
 	return most > 0
-}
-
-// measure updates area.
-func (s *autoscaling) measure(running []*Instance) {
-	s.area = 0
-	if !s.chooses {
-		return
-	}
-	for _, v := range running {
-		s.area = max(s.area, area(v.config.Request))
-	}
-	for _, g := range s.requested {
-		s.area = max(s.area, area(g.Like.Request))
-	}
 }
 
 // take removes one of the requested instances, of which may reports whether it can have

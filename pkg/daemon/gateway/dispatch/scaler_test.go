@@ -68,9 +68,6 @@ func TestHeuristicChoosesRows(t *testing.T) {
 				t.Fatalf("SM shares after %d calls: got %v, want %v", second.calls, shares(d), second.want)
 			}
 		}
-		if area := d.Function("f").spec.Slice; area != 0.24*0.4 {
-			t.Errorf("capacity of a run: got %v, want that of the largest slice", area)
-		}
 	})
 }
 
