@@ -84,7 +84,7 @@ test: all checks ## run all tests
 # scripts run hundreds of programs. Packages in SEQUENTIAL start no goroutines (a test
 # enforces this), so their own tests cannot race; tests of daemons and commands run their
 # code too. -short skips tests that repeat one sequence many times.
-SEQUENTIAL := policy|sim|gpu|number|reason|splitmix|csvfile|jsonfile|textfile|yamlfile|safetensors|function|profile|plan|trace|record|status|events|transcript|kgraph|wire|command/(picture|place/manifest|profile/report|sim/report)
+SEQUENTIAL := policy|sim|gpu|number|reason|splitmix|csvfile|jsonfile|textfile|yamlfile|safetensors|function|profile|plan|trace|record|status|events|transcript|kgraph|kserve|wire|command/(picture|place/manifest|profile/report|sim/report)
 race: export GORACE := atexit_sleep_ms=0
 race: all checks ## run tests under the race detector
 	$(TESTING) -vet=off -race -short -timeout 30m $$($(GO) list ./pkg/command/gfaas ./pkg/daemon/gateway ./pkg/... | grep -vE '/pkg/($(SEQUENTIAL))(/|$$)')

@@ -30,6 +30,10 @@ type Function struct {
 	Model    *Model            `yaml:"model,omitempty,flow"` // weights shared between instances, if any
 	Scale    Scale             `yaml:"scale,omitempty,flow"` // bounds for the gateway's number of instances
 	Inflight int               `yaml:"inflight,omitempty"`   // concurrent calls of an instance from a gateway; default 1
+
+	// Batcher makes a gateway form batches of calls; nil: it forms none. Inflight then counts batches.
+	Batcher *Batcher `yaml:"batcher,omitempty,flow"`
+
 	// Timeout limits a gateway's calls: the time until the head of the answer, then each pause; 0: the gateway's.
 	Timeout  time.Duration `yaml:"timeout,omitempty"`
 	Queue    int           `yaml:"queue,omitempty"`       // calls that may be queued at a gateway; 0: the gateway's
@@ -74,6 +78,7 @@ func (q Quota) MarshalYAML() (any, error) { return q.String(), nil }
 // are equal in the others are one version: instances of the one are instances of the other.
 func (fn Function) Versioned() Function {
 	fn.SLO, fn.Weight, fn.Tenant, fn.Scale, fn.Inflight, fn.Timeout, fn.Queue = 0, 0, "", Scale{}, 0, 0, 0
+	fn.Batcher = nil
 	fn.Probes, fn.KeepUpgraded, fn.Labels, fn.Annotations = Probes{}, false, nil, nil
 	return fn
 }
@@ -83,6 +88,22 @@ type Limits struct {
 	Memory gpu.Bytes `yaml:"memory,omitempty"`
 	Pids   int       `yaml:"pids,omitempty"` // processes and threads
 	CPUs   float64   `yaml:"cpus,omitempty"` // processors
+}
+
+// Batcher configures the batches that a gateway forms of a function's calls.
+type Batcher struct {
+	Max     int           `yaml:"max"`              // most inferences in a batch; default 8
+	Latency time.Duration `yaml:"latency"`          // how long a batch waits for further calls before it is queued; default 5 ms
+	Repeat  bool          `yaml:"repeat,omitempty"` // send the calls of a failed batch again, each alone, even if they are not idempotent
+}
+
+// MaxBatch returns the largest batch of inferences that reaches an instance: that of the batcher or,
+// for a server that batches concurrent calls by itself, their number.
+func (fn *Function) MaxBatch() int {
+	if fn.Batcher != nil {
+		return fn.Batcher.Max
+	}
+	return max(fn.Inflight, 1)
 }
 
 // Scale bounds how many instances a gateway runs.

@@ -26,6 +26,7 @@ tenant: team_a
 model: {name: resnet50, file: resnet50 v2.safetensors, size: 98MiB}
 scale: {min: 1, max: 3, idle: 90s}
 inflight: 4
+batcher: {max: 16, latency: 2ms, repeat: true}
 timeout: 10m
 queue: 64
 restart: on-failure
@@ -56,6 +57,7 @@ func TestParseAllKeys(t *testing.T) {
 	case fn.Weight != 1.5, fn.Tenant != "team_a", *fn.Model != Model{"resnet50", "resnet50 v2.safetensors", 98 * gpu.MiB}, fn.Dir != "dir":
 	case fn.Scale != Scale{1, 3, 90 * time.Second}, fn.Inflight != 4, fn.Timeout != 10*time.Minute, fn.Queue != 64:
 	case fn.SM != 24, fn.Quota != Quota{0.3, 0.6}, fn.Quota.String() != "0.3:0.6", Quota{0.5, 0.5}.String() != "0.5":
+	case fn.Batcher == nil, *fn.Batcher != Batcher{16, 2 * time.Millisecond, true}, fn.MaxBatch() != 16:
 	case fn.Restart != "on-failure", fn.Limits != Limits{4 * gpu.GiB, 512, 1.5}, !fn.ReadOnly, fn.Unmanaged != "stop":
 	case !slices.Equal(fn.Probes.Paths, []string{"/live", "/a%20b"}), fn.Probes.Methods == nil, len(fn.Probes.Methods) != 0, !bool(fn.KeepUpgraded):
 	case fn.Labels["team"] != "vision", fn.Annotations["topic"] != "a: b":
@@ -74,7 +76,7 @@ func TestParseDefaultsAndDocuments(t *testing.T) {
 	}
 	a, b := functions[0], functions[1]
 	if a.Port != 8080 || a.Contract != "auto" || a.Kind != "inference" || a.GPUs != 1 || a.Weight != 1 || a.Tenant != "default" || a.Model != nil ||
-		a.Scale != DefaultScale || a.Inflight != 1 || a.Timeout != 0 || a.Queue != 0 ||
+		a.Scale != DefaultScale || a.Inflight != 1 || a.Timeout != 0 || a.Queue != 0 || a.Batcher != nil || a.MaxBatch() != 1 ||
 		a.SM != 0 || a.Quota != (Quota{}) || a.Restart != "no" || a.Limits != (Limits{}) || a.ReadOnly || a.Unmanaged != "report" ||
 		a.Probes.Paths != nil || a.Probes.Methods != nil || bool(a.KeepUpgraded) {
 		t.Errorf("defaults: %+v", a)
@@ -94,7 +96,7 @@ func TestParseAlias(t *testing.T) {
 func TestParseFaults(t *testing.T) {
 	const ok = "name: a\nimage: x\n"
 	for what, c := range map[string]struct{ text, want string }{
-		"unknown key":               {ok + "gpumem: 3\n", "f.yaml:3: gpumem: unknown key, expected one of annotations, command, "},
+		"unknown key":               {ok + "gpumem: 3\n", "f.yaml:3: gpumem: unknown key, expected one of annotations, batcher, command, "},
 		"near key":                  {ok + "gpumem: 3\n", ", weight (did you mean gpu_mem?)"},
 		"far key":                   {ok + "colour: 3\n", "tenant, timeout, unmanaged, websocket, weight"},
 		"unknown model key":         {ok + "model: {name: m, size: 1MiB, shape: 3}\n", "f.yaml:3: model.shape: unknown key, expected one of file, name, size"},
@@ -140,6 +142,9 @@ func TestParseFaults(t *testing.T) {
 		"scale bounds":              {ok + "scale: {min: 3, max: 2}\n", "f.yaml:3: scale.max: 2 is less than min, expected at least 3"},
 		"scale idle":                {ok + "scale: {idle: 0s}\n", "scale.idle: \"0s\", expected a duration above 0"},
 		"inflight":                  {ok + "inflight: 0\n", "expected a whole number from 1 to 4096"},
+		"batcher max":               {ok + "batcher: {max: 0}\n", `f.yaml:3: batcher.max: "0", expected a whole number from 1 to 4096`},
+		"batcher latency":           {ok + "batcher: {latency: 2m}\n", "f.yaml:3: batcher.latency: 2m0s, expected at most 1m0s"},
+		"batcher key":               {ok + "batcher: {size: 8}\n", "f.yaml:3: batcher.size: unknown key, expected one of latency, max, repeat"},
 		"queue":                     {ok + "queue: -1\n", "expected a whole number from 1 to"},
 		"labels list":               {ok + "labels: [a]\n", "f.yaml:3: labels: a list, expected names and values"},
 		"label name":                {ok + "annotations: {a b: c}\n", "f.yaml:3: annotations.a b: not a label's name"},
@@ -163,7 +168,7 @@ func TestParseFaults(t *testing.T) {
 		"probes methods":            {ok + "probes: {methods: [GET, GET, GET, GET, GET]}\n", "f.yaml:3: probes.methods: 5 entries, expected at most 4"},
 		"timeout":                   {ok + "timeout: 5\n", "expected a duration above 0"},
 		"merge":                     {ok + "<<: {port: 1}\n", "f.yaml:3: <<: unknown key"},
-		"list":                      {"- name: a\n", "f.yaml:1: a list, expected a mapping with some of the keys annotations, command, "},
+		"list":                      {"- name: a\n", "f.yaml:1: a list, expected a mapping with some of the keys annotations, batcher, command, "},
 		"text":                      {"hello\n", `f.yaml:1: "hello", expected a mapping with some of the keys`},
 		"empty":                     {"", "f.yaml:1: the file has no function"},
 		"only comments":             {"# a\n", "f.yaml:1: the file has no function"},

@@ -36,12 +36,17 @@ const (
 // DefaultScale has the defaults of Scale's fields.
 var DefaultScale = Scale{Max: 8, Idle: 5 * time.Minute}
 
+// DefaultBatcher has the defaults of Batcher's fields.
+var DefaultBatcher = Batcher{Max: 8, Latency: 5 * time.Millisecond}
+
 // The largest values of keys for gateways.
 const (
 	maxInstances = 4096
 	maxPids      = 1 << 22 // Linux's largest number of process IDs
 	maxInflight  = 4096
 	maxQueue     = 1 << 20
+	maxBatch     = 4096
+	maxLatency   = time.Minute
 )
 
 // maxGPUs is the most GPUs of one instance.
@@ -97,6 +102,7 @@ func (p *parser) function(n *yaml.Node) (fn Function, line int) {
 		"model":       func(key string, v *yaml.Node) { fn.Model = p.model(v, key) },
 		"scale":       func(key string, v *yaml.Node) { fn.Scale = p.scale(v, key) },
 		"inflight":    func(key string, v *yaml.Node) { fn.Inflight = p.whole(v, key, 1, maxInflight) },
+		"batcher":     func(key string, v *yaml.Node) { fn.Batcher = p.batcher(v, key) },
 		"timeout":     func(key string, v *yaml.Node) { fn.Timeout = p.duration(v, key) },
 		"queue":       func(key string, v *yaml.Node) { fn.Queue = p.whole(v, key, 1, maxQueue) },
 		"labels":      func(key string, v *yaml.Node) { fn.Labels = p.labels(v, key) },
@@ -164,6 +170,20 @@ func (p *parser) scale(n *yaml.Node, key string) Scale {
 		s.Max = s.Min
 	}
 	return s
+}
+
+func (p *parser) batcher(n *yaml.Node, key string) *Batcher {
+	b := DefaultBatcher
+	p.mapping(n, key+".", map[string]setter{
+		"max": func(key string, v *yaml.Node) { b.Max = p.whole(v, key, 1, maxBatch) },
+		"latency": func(key string, v *yaml.Node) {
+			if b.Latency = p.duration(v, key); b.Latency > maxLatency {
+				p.fail(v, key, "%v, expected at most %v", b.Latency, maxLatency)
+			}
+		},
+		"repeat": func(key string, v *yaml.Node) { b.Repeat = p.oneOf(v, key, []string{"true", "false"}) == "true" },
+	})
+	return &b
 }
 
 func (p *parser) model(n *yaml.Node, key string) *Model {

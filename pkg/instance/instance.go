@@ -109,6 +109,7 @@ type Record struct {
 	Owner      string       `json:"owner,omitempty"`    // Gateway, or empty for an instance of a plan
 	Turns      [][]gpu.Turn `json:"turns,omitempty"`    // as in Placement
 	RPS        float64      `json:"rps,omitempty"`      // as in Placement
+	Batch      int          `json:"batch,omitempty"`    // as in Placement
 	Restarts   int          `json:"restarts,omitempty"` // how often a gateway has restarted it
 	Handle     Handle       `json:"handle"`
 }
@@ -120,6 +121,7 @@ type Placement struct {
 	Slice gpu.Slice
 	Turns [][]gpu.Turn // for each of the GPUs, the instance's parts of the window; nil if it has none
 	RPS   float64      // throughput in requests per second that the plan expects from it; 0 means unknown
+	Batch int          // number of requests that the plan, or the profile's row, has it process at once; 0 and 1 mean one at a time
 
 	// Restarts is the number of earlier starts of an instance with this ID. Its earlier output is kept even if this start
 	// fails.

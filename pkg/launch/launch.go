@@ -157,7 +157,7 @@ func definition(fn function.Function) string {
 func Intended(fn function.Function, p instance.Placement) instance.Record {
 	return instance.Record{
 		ID: p.ID, Function: fn.Name, Runtime: RuntimeOf(fn), GPUs: p.GPUs, Slice: p.Slice, State: instance.Starting,
-		Definition: definition(fn), Turns: p.Turns, RPS: p.RPS, Restarts: p.Restarts,
+		Definition: definition(fn), Turns: p.Turns, RPS: p.RPS, Batch: p.Batch, Restarts: p.Restarts,
 	}
 }
 

@@ -22,7 +22,7 @@ func (l *Launcher) Restart(ctx context.Context, fn function.Function, r instance
 			return r, &ports.StartError{ID: r.ID, Err: err}
 		}
 	}
-	again, err := l.Start(ctx, fn, instance.Placement{ID: r.ID, GPUs: r.GPUs, Slice: r.Slice, Turns: r.Turns, RPS: r.RPS, Restarts: r.Restarts + 1, Note: note})
+	again, err := l.Start(ctx, fn, instance.Placement{ID: r.ID, GPUs: r.GPUs, Slice: r.Slice, Turns: r.Turns, RPS: r.RPS, Batch: r.Batch, Restarts: r.Restarts + 1, Note: note})
 	if err != nil {
 		return r, err
 	}

@@ -37,7 +37,7 @@ func TestDefinitionsAsDocumented(t *testing.T) {
 	before := read(base)
 	fields := map[string]string{
 		"command": "[serve]", "env": "{A: b}", "port": "9000", "contract": "openai", "kind": "training", "slo": "69ms", "gpus": "2", "weight": "3",
-		"tenant": "blue", "model": "{name: m, size: 98MiB}", "scale": "{min: 1}", "inflight": "4", "timeout": "1m", "queue": "7", "restart": "always",
+		"tenant": "blue", "model": "{name: m, size: 98MiB}", "scale": "{min: 1}", "inflight": "4", "batcher": "{max: 4}", "timeout": "1m", "queue": "7", "restart": "always",
 		"limits": "{pids: 9}", "read_only": "true", "unmanaged": "stop", "probes": "{paths: [/health]}", "websocket": "keep", "labels": "{a: b}", "annotations": "{a: b}",
 	}
 	for field, value := range fields {

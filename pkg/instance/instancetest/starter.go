@@ -84,7 +84,7 @@ func (f *FakeStarter) Restart(ctx context.Context, fn function.Function, r insta
 	f.mu.Lock()
 	delete(f.known, r.ID)
 	f.mu.Unlock()
-	again, err := f.Start(ctx, fn, instance.Placement{ID: r.ID, GPUs: r.GPUs, Slice: r.Slice, Turns: r.Turns, RPS: r.RPS, Restarts: r.Restarts + 1, Note: note})
+	again, err := f.Start(ctx, fn, instance.Placement{ID: r.ID, GPUs: r.GPUs, Slice: r.Slice, Turns: r.Turns, RPS: r.RPS, Batch: r.Batch, Restarts: r.Restarts + 1, Note: note})
 	if err != nil {
 		return r, err
 	}

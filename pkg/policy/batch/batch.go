@@ -46,8 +46,7 @@ type Assigned struct {
 	Max   int
 }
 
-// Refused reports that a queued batch will get no instance. It ends the batch and its calls. A call that may
-// still wait must arrive again.
+// Refused reports that a queued batch will get no instance.
 type Refused struct{ Batch int64 }
 
 // Woke reports that the time of the last Wake has come.
@@ -59,18 +58,26 @@ func (Assigned) event() {}
 func (Refused) event()  {}
 func (Woke) event()     {}
 
-// Action is an output of the Former: Queue, Send, Withdraw or Wake.
+// Action is an output of the Former: Queue, Send, Refuse, Withdraw or Wake.
 type Action interface{ action() }
 
 // Queue requests an instance for a batch.
 type Queue struct {
 	Batch int64
+	Call  int64         // one of its calls
 	Since time.Duration // when its oldest call began to wait
 }
 
 // Send sends the calls, in order of arrival, as one request to the instance that the batch got. It ends the
 // batch. If all calls have left, there are none.
 type Send struct {
+	Batch int64
+	Calls []int64
+}
+
+// Refuse refuses the calls of a batch that was Refused. It ends the batch. A call that may still wait must arrive
+// again.
+type Refuse struct {
 	Batch int64
 	Calls []int64
 }
@@ -83,6 +90,7 @@ type Wake struct{ At time.Duration }
 
 func (Queue) action()    {}
 func (Send) action()     {}
+func (Refuse) action()   {}
 func (Withdraw) action() {}
 func (Wake) action()     {}
 
@@ -137,6 +145,7 @@ func (f *Former) Step(now time.Duration, events []Event, actions []Action) []Act
 		case Refused:
 			if b := f.batches[ev.Batch]; b != nil {
 				f.end(b)
+				actions = append(actions, Refuse{b.id, b.ids()})
 			}
 		case Woke:
 			f.wake = Never
@@ -209,6 +218,15 @@ func (f *Former) end(b *batch) {
 	}
 }
 
+// ids returns the calls of the batch.
+func (b *batch) ids() []int64 {
+	ids := make([]int64, len(b.calls))
+	for i, c := range b.calls {
+		ids[i] = c.Call
+	}
+	return ids
+}
+
 // send sends the calls of a batch that fit the instance, and makes a batch of the others.
 func (f *Former) send(now time.Duration, b *batch, most int, actions []Action) []Action {
 	accepting := f.accepting[b.key] == b
@@ -218,11 +236,7 @@ func (f *Former) send(now time.Duration, b *batch, most int, actions []Action) [
 		sum += b.calls[n].Size
 		n++
 	}
-	ids := make([]int64, n)
-	for i, c := range b.calls[:n] {
-		ids[i] = c.Call
-	}
-	actions = append(actions, Send{b.id, ids})
+	actions = append(actions, Send{b.id, b.ids()[:n]})
 	if n < len(b.calls) {
 		rest := f.begin(b.key)
 		if accepting {
@@ -249,7 +263,7 @@ func (f *Former) queue(now time.Duration, actions []Action) []Action {
 		for _, c := range b.calls {
 			since = min(since, c.Since)
 		}
-		actions = append(actions, Queue{b.id, since})
+		actions = append(actions, Queue{b.id, b.calls[0].Call, since})
 		return true
 	})
 	if next != f.wake {

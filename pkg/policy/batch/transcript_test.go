@@ -107,6 +107,8 @@ func describe(a batch.Action) string {
 		return fmt.Sprintf("queue %d, waiting since %v", a.Batch, a.Since)
 	case batch.Send:
 		return fmt.Sprintf("send %d: %v", a.Batch, a.Calls)
+	case batch.Refuse:
+		return fmt.Sprintf("refuse %d: %v", a.Batch, a.Calls)
 	case batch.Withdraw:
 		return fmt.Sprintf("withdraw %d", a.Batch)
 	case batch.Wake:

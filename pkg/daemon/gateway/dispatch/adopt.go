@@ -37,7 +37,7 @@ func (d *Dispatcher) Adopt(r instance.Record, to residency.Start) *Instance {
 	}
 	var warm time.Duration
 	if r.RPS > 0 { // a first guess, until it is measured
-		warm = time.Duration(min(float64(time.Second)/r.RPS, float64(time.Hour)))
+		warm = time.Duration(min(float64(time.Second)*float64(f.perInvocation(&r))/r.RPS, float64(time.Hour)))
 	}
 	f.contract = r.Contract
 	if i := d.announcedAs(r.ID, f, &r); i != nil && !own {
@@ -81,6 +81,7 @@ func (d *Dispatcher) add(f *Function, r instance.Record, state instanceState) *I
 	d.instances[i.id] = i
 	f.instances++
 	i.reportPlaced()
+	f.setMaxBatch()
 	i.shareMemory()
 	return i
 }

@@ -24,6 +24,7 @@ type Attempt struct {
 
 	// Dispatcher.mu guards the rest.
 	id        int64
+	batch     int // number of calls in its batch; 0 if it is not a batch
 	state     attemptState
 	on        *Instance       // the instance that it was dispatched to
 	arrived   time.Duration   // when its current wait in the queue began
@@ -104,6 +105,21 @@ func (a *Attempt) sendTurn() {
 // Submit puts an attempt of f into the queue, or refuses it. Attempt.Turn delivers the
 // result.
 func (d *Dispatcher) Submit(a *Attempt, f *Function, owner Owner) {
+	d.submit(a, f, owner, func(now time.Duration) *refusal.Error {
+		if f.gathered > 0 && f.queueFull() {
+			return f.refusal(queue.QueueFull)
+		}
+		a.deadline = now + d.cfg.QueueTimeout
+		if f.scaling != nil {
+			f.scaling.calls++
+		}
+		return nil
+	})
+}
+
+// submit puts an attempt into the queue after prepare, which sets its deadline or refuses it. The lock is held during
+// prepare.
+func (d *Dispatcher) submit(a *Attempt, f *Function, owner Owner, prepare func(now time.Duration) *refusal.Error) {
 	a.d, a.function, a.owner, a.turn = d, f, owner, make(chan Turn, 1)
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -119,14 +135,15 @@ func (d *Dispatcher) Submit(a *Attempt, f *Function, owner Owner) {
 		a.refuse(e)
 		return
 	}
+	now := d.policy.now()
+	if e := prepare(now); e != nil {
+		a.refuse(e)
+		return
+	}
 	a.id = d.lastAttempt
 	d.lastAttempt++
-	a.wait(d.policy.now())
-	a.deadline = a.arrived + d.cfg.QueueTimeout
+	a.wait(now)
 	d.attempts[a.id] = a
-	if f.scaling != nil {
-		f.scaling.calls++
-	}
 	d.policy.step(&queue.Arrived{ID: a.id, Function: f.number, At: a.arrived, Deadline: a.deadline})
 	if a.state == attemptWaits && f.placed() && f.count() == 0 {
 		f.place(true)
@@ -134,7 +151,19 @@ func (d *Dispatcher) Submit(a *Attempt, f *Function, owner Owner) {
 }
 
 // wait puts the attempt into the queue. Locked.
-func (a *Attempt) wait(now time.Duration) { a.arrived, a.state = now, attemptWaits }
+func (a *Attempt) wait(now time.Duration) {
+	a.arrived, a.state = now, attemptWaits
+	if a.batch == 0 {
+		a.function.alone++
+	}
+}
+
+// waited records the end of the attempt's wait in the queue. Locked.
+func (a *Attempt) waited() {
+	if a.state == attemptWaits && a.batch == 0 {
+		a.function.alone--
+	}
+}
 
 // Probe assigns an attempt to a warm instance without telling the policy, or refuses it.
 // The turn is available at once. It is meant for requests that need no GPU, such as health
@@ -160,6 +189,7 @@ func (d *Dispatcher) Probe(a *Attempt, f *Function, owner Owner) {
 // run dispatches the attempt to an instance. If the instance is starting or parked, the
 // attempt waits there. Locked.
 func (a *Attempt) run(now time.Duration, i *Instance, found residency.Start, r queue.Reason) {
+	a.waited()
 	a.on, a.sent, a.found, a.reason = i, now, found, r
 	if i.away {
 		i.away, a.found = false, residency.HostWarm
@@ -195,6 +225,7 @@ func (a *Attempt) reject(now time.Duration, code reason.Code) {
 
 // drop ends the attempt. Locked.
 func (a *Attempt) drop() {
+	a.waited()
 	if a.state != attemptNew {
 		delete(a.d.attempts, a.id)
 	}

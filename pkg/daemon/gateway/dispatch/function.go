@@ -36,6 +36,9 @@ type Function struct {
 	removed    bool           // it is no longer applied
 	queue      int            // limit on queued calls
 	model      int32          // queue.Function.Model
+	alone      int            // attempts in the queue that are not batches
+	gathered   int            // calls that wait for their batch to be sent
+	maxBatch   int            // largest batch that an instance takes; 0 if the function forms none
 	spec       queue.Function // as last sent to the policy
 	instances  int            // number of instances, starting ones included
 	found      [3]int64       // dispatches by kind of start (residency.Start)
@@ -51,6 +54,7 @@ type CallLimits struct {
 	Timeout time.Duration // until the answer begins, and then for each pause within it
 	Idle    time.Duration // of an upgraded connection; 0 means no limit
 	Probes  function.Probes
+	Batcher *function.Batcher // nil if calls form no batches
 }
 
 // version is the state of one version of a function. A version begins when the function is
@@ -89,11 +93,12 @@ func (f *Function) Applied() (fn function.Function, life context.Context, ok boo
 // define stores a definition and configures the autoscaler. Locked.
 func (f *Function) define(fn function.Function) {
 	f.definition, f.queue = fn, cmp.Or(fn.Queue, f.d.cfg.Queue)
-	limits := &CallLimits{Timeout: cmp.Or(fn.Timeout, f.d.cfg.Timeout), Idle: fn.Scale.Idle, Probes: fn.Probed()}
+	limits := &CallLimits{Timeout: cmp.Or(fn.Timeout, f.d.cfg.Timeout), Idle: fn.Scale.Idle, Probes: fn.Probed(), Batcher: fn.Batcher}
 	if fn.KeepUpgraded {
 		limits.Idle = 0
 	}
 	f.calls.Store(limits)
+	f.setMaxBatch()
 	if f.scaling != nil {
 		f.scaling.configure(f.d.policy.now(), fn)
 		return

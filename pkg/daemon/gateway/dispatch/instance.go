@@ -111,6 +111,7 @@ func (d *Dispatcher) start(now time.Duration, number, gpu int32, id residency.ID
 	if !ofPlacer {
 		i.reportPlaced()
 	}
+	f.setMaxBatch()
 	i.shareMemory()
 	i.reportSlice()
 	d.shell.Start(life, i, f.definition, i.parks && d.cfg.Park == ParkSwap)
@@ -220,6 +221,7 @@ func (i *Instance) forget() {
 	delete(i.d.instances, i.id)
 	i.function.instances--
 	i.d.placer.Remove(i.record.ID)
+	i.function.setMaxBatch()
 	i.shareMemory()
 }
 

@@ -21,11 +21,11 @@ func (d *Dispatcher) Status() status.Status {
 	defer d.mu.Unlock()
 	snapshot := d.policy.policy.Snapshot()
 	s := status.Status{GPUs: []status.GPU{}, Functions: []status.Function{}, Instances: []status.Instance{}}
-	running := map[int32]int{}
+	busy := map[int32]int{}
 	standings := map[residency.ID]residency.InstanceStatus{}
 	for _, i := range snapshot.Instances {
 		standings[i.Instance] = i
-		running[i.GPU] += i.InFlight
+		busy[i.GPU] += i.InFlight
 	}
 	queues := map[int32]queue.FunctionStatus{}
 	for _, f := range snapshot.Functions {
@@ -33,7 +33,7 @@ func (d *Dispatcher) Status() status.Status {
 	}
 	for _, i := range d.instances {
 		for _, gpu := range i.further {
-			running[gpu] += standings[i.id].InFlight
+			busy[gpu] += standings[i.id].InFlight
 		}
 	}
 	slots := d.cfg.Concurrency
@@ -41,21 +41,23 @@ func (d *Dispatcher) Status() status.Status {
 		slots = 1
 	}
 	for i, gpu := range d.cfg.GPUs {
-		row := status.GPU{GPU: gpu.Name, Slots: &slots, Running: new(running[int32(i)])}
+		row := status.GPU{GPU: gpu.Name, Slots: &slots, Running: new(busy[int32(i)])}
 		if gpu.Mem > 0 {
 			row.MemMiB = new(mib(gpu.Mem))
 		}
 		if d.usage != nil {
-			busy, mem := usageOf(d.usage, gpu.Name)
-			row.BusyPct, row.MemUsedMiB = new(100*busy), new(mem)
+			used, mem := usageOf(d.usage, gpu.Name)
+			row.BusyPct, row.MemUsedMiB = new(100*used), new(mem)
 		}
 		if m := &d.memory.gpus[i]; m.known {
 			row.MemUsedMiB, row.MemOtherMiB = new(mib(m.driver.Total-m.driver.Free)), new(mib(m.others))
 		}
 		s.GPUs = append(s.GPUs, row)
 	}
-	ready, planned, loaded := map[*Function]int{}, map[*Function]float64{}, d.loadedGPUs()
+	ready, planned, inFlight := map[*Function]int{}, map[*Function]float64{}, map[*Function]int{}
+	loaded := d.loadedGPUs()
 	for _, i := range d.instances {
+		inFlight[i.function] += callsIn(i.attempts)
 		if i.state == instanceReady {
 			ready[i.function]++
 			planned[i.function] += i.record.RPS
@@ -74,6 +76,9 @@ func (d *Dispatcher) Status() status.Status {
 		}
 		row := f.status(queues[f.number], ready[f])
 		row.FalseMisses, row.LoadedGPUs = new(f.falseMisses), new(len(loaded[f.number]))
+		if f.maxBatch > 0 { // the policy counts batches
+			row.Waiting, row.InFlight = new(f.alone+f.gathered), new(inFlight[f])
+		}
 		if rps := planned[f]; rps > 0 {
 			row.PlannedRPS = &rps
 		}
@@ -144,7 +149,7 @@ func summary(i *Instance, state string) status.Instance {
 	r := i.record
 	return status.Instance{
 		ID: r.ID, Function: i.function.name, GPU: strings.Join(r.GPUs, ","), State: state,
-		InFlight: new(len(i.attempts)), Address: r.Handle.Address,
+		InFlight: new(callsIn(i.attempts)), Address: r.Handle.Address,
 		SMPct: r.Slice.SMPct, QuotaRequest: r.Slice.QuotaRequest, QuotaLimit: r.Slice.QuotaLimit,
 	}
 }

@@ -22,7 +22,14 @@ type Body struct {
 	whole bool      // head and file hold the complete body, or will after Spool's reader was read
 	file  *spilled  // the bytes after head, if they are kept
 	tail  io.Reader // the bytes after head, if they are streamed
+	parts [][]byte  // the complete body, in place of head, if it was joined from other bodies
 }
+
+// Joined returns a body that consists of parts of other bodies. It does not account for their memory.
+func Joined(parts [][]byte) Body { return Body{whole: true, parts: parts} }
+
+// Bytes returns the complete body, or false if not all of it is in memory.
+func (b *Body) Bytes() ([]byte, bool) { return b.head, b.whole && b.file == nil && b.parts == nil }
 
 // Whole reports whether the complete body is kept, so that the call can be sent again.
 func (b *Body) Whole() bool { return b.whole }
@@ -64,15 +71,21 @@ func (b *Body) Release() { b.file.close() }
 
 // Size returns the number of bytes kept in memory and in the file.
 func (b *Body) Size() int64 {
-	if b.file != nil {
-		return int64(len(b.head)) + b.file.size
+	size := int64(len(b.head))
+	for _, part := range b.parts {
+		size += int64(len(part))
 	}
-	return int64(len(b.head))
+	if b.file != nil {
+		size += b.file.size
+	}
+	return size
 }
 
 // Reader returns the body from its start. A streamed tail can be read only once.
 func (b *Body) Reader() io.Reader {
 	switch {
+	case b.parts != nil:
+		return JoinedReader(b.parts)
 	case b.file != nil:
 		return io.MultiReader(bytes.NewReader(b.head), b.file.reader())
 	case b.tail != nil:
@@ -81,6 +94,15 @@ func (b *Body) Reader() io.Reader {
 		return nil
 	}
 	return bytes.NewReader(b.head)
+}
+
+// JoinedReader returns a reader of consecutive parts.
+func JoinedReader(parts [][]byte) io.Reader {
+	readers := make([]io.Reader, len(parts))
+	for i, part := range parts {
+		readers[i] = bytes.NewReader(part)
+	}
+	return io.MultiReader(readers...)
 }
 
 // Upload reads a request body from its caller. It limits the body's size, the length of

@@ -30,6 +30,8 @@ type Metrics struct {
 	rejected  *prometheus.CounterVec
 	evictions *prometheus.CounterVec
 	probes    *prometheus.CounterVec
+	batches   *prometheus.HistogramVec
+	gathered  *prometheus.HistogramVec
 	invoked   *prometheus.CounterVec   // under the name that OpenFaaS uses
 	functions *prometheus.HistogramVec // under the name that OpenFaaS uses
 }
@@ -50,10 +52,13 @@ func New() *Metrics {
 		rejected:  counter("gfaas_rejected_total", "Calls that the gateway passed to no instance, by the code of its answer.", "function", "reason"),
 		evictions: counter("gfaas_evictions_total", "Instances that the policy stopped or parked on the host, by kind.", "function", "kind"),
 		probes:    counter("gfaas_probes_total", "Probes, such as health checks, by the status of the answer; probes do not count as calls.", "function", "code"),
+		batches: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "gfaas_batch_size", Help: "Inferences in the batches that the gateway formed and sent.",
+			Buckets: prometheus.ExponentialBuckets(1, 2, 13)}, []string{"function"}),
+		gathered:  histogram("gfaas_batch_wait_seconds", "Time from the first call of a batch until the batch had an instance.", "function"),
 		invoked:   counter("gateway_function_invocation_total", "Calls, under OpenFaaS's name for this metric.", "function_name", "code"),
 		functions: histogram("gateway_functions_seconds", "Duration of calls, under OpenFaaS's name for this metric.", "function_name"),
 	}
-	m.Registry.MustRegister(m.requests, m.duration, m.queued, m.rejected, m.evictions, m.probes, m.invoked, m.functions)
+	m.Registry.MustRegister(m.requests, m.duration, m.queued, m.rejected, m.evictions, m.probes, m.batches, m.gathered, m.invoked, m.functions)
 	return m
 }
 
@@ -105,7 +110,7 @@ func (f *Function) Refused(e *refusal.Error, queued time.Duration, came time.Tim
 	f.mu.Unlock()
 	f.count(status, queued, time.Since(came))
 	switch e.Code {
-	case refusal.Timeout, refusal.InstanceDied, refusal.BadAnswer, refusal.Cancelled: // the call had been dispatched
+	case refusal.Timeout, refusal.InstanceDied, refusal.BadAnswer, refusal.BatchFailed, refusal.Cancelled: // the call had been dispatched
 	default:
 		f.unlessRemoved(func() { f.metrics.rejected.WithLabelValues(f.name, e.Code).Inc() })
 	}
@@ -147,6 +152,14 @@ func (f *Function) Probed(status int) {
 	f.unlessRemoved(func() { f.metrics.probes.WithLabelValues(f.name, codeLabel(status)).Inc() })
 }
 
+// Batched counts a batch that is sent, with its number of inferences and the time since its first call.
+func (f *Function) Batched(inferences int, waited time.Duration) {
+	f.unlessRemoved(func() {
+		f.metrics.batches.WithLabelValues(f.name).Observe(float64(inferences))
+		f.metrics.gathered.WithLabelValues(f.name).Observe(waited.Seconds())
+	})
+}
+
 // Evicted counts an instance that the policy has stopped or parked; kind is "stopped" or
 // "parked".
 func (f *Function) Evicted(kind string) {
@@ -170,7 +183,7 @@ func (f *Function) Remove() {
 	m := f.metrics
 	for _, v := range []interface {
 		DeletePartialMatch(prometheus.Labels) int
-	}{m.requests, m.duration, m.queued, m.rejected, m.evictions, m.probes} {
+	}{m.requests, m.duration, m.queued, m.rejected, m.evictions, m.probes, m.batches, m.gathered} {
 		v.DeletePartialMatch(prometheus.Labels{"function": f.name})
 	}
 	m.invoked.DeletePartialMatch(prometheus.Labels{"function_name": f.name + "." + Namespace})

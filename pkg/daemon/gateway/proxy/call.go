@@ -40,13 +40,15 @@ type Call struct {
 	tries    int             // instances that may have received it
 	status   int             // status of the instance's answer
 
-	attempt  dispatch.Attempt
-	turn     dispatch.Turn // the last turn received
+	own      dispatch.Attempt
+	attempt  *dispatch.Attempt // own, or that of a batch in which the call was the only one
+	turn     dispatch.Turn     // the last turn received
 	cancel   context.CancelCauseFunc
 	limit    *time.Timer // limits the current pause
 	begun    atomic.Bool // the answer has begun
 	ended    atomic.Bool // end was called
 	upgraded *connection // nil unless the call became an upgraded connection
+	batch    int         // inferences of the batch in which it was answered; 0 if there was none
 
 	proxy   httputil.ReverseProxy
 	passing passing
@@ -244,27 +246,51 @@ func (c *Call) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 	}
 	if c.probe {
-		c.p.cfg.Dispatcher.Probe(&c.attempt, c.function, c)
-	} else {
-		c.p.cfg.Dispatcher.Submit(&c.attempt, c.function, c)
+		c.p.cfg.Dispatcher.Probe(c.attempt, c.function, c)
 	}
-	for {
+	answer, assigned, err := c.tryBatch(ctx, r)
+	if err == nil && answer == nil {
+		answer, err = c.alone(ctx, r, out, assigned)
+	}
+	if err != nil {
+		c.end(err)
+		return nil, err
+	}
+	return c.answered(answer), nil
+}
+
+// alone sends the call without others and returns the answer once its head has arrived. assigned reports whether the
+// call has an instance already.
+func (c *Call) alone(ctx context.Context, r *http.Request, out ports.Call, assigned bool) (*http.Response, error) {
+	if !c.probe && !assigned {
+		c.p.cfg.Dispatcher.Submit(c.attempt, c.function, c)
+	}
+	if !assigned {
 		if err := c.wait(ctx); err != nil {
 			return nil, err
 		}
+	}
+	answer, err := c.run(ctx, r, out)
+	if err == nil && answer.StatusCode == http.StatusSwitchingProtocols && !switches(r.Header, answer.Header) {
+		_ = answer.Body.Close()
+		c.tries++
+		return nil, c.badAnswer("it switched (101) to a protocol that was not requested")
+	}
+	return answer, err
+}
+
+// run sends the call to its instance, more than once if that is allowed, and returns the answer once its head has
+// arrived.
+func (c *Call) run(ctx context.Context, r *http.Request, out ports.Call) (*http.Response, error) {
+	for {
 		answer, err := c.send(ctx, out)
-		if err == nil && answer.StatusCode == http.StatusSwitchingProtocols && !switches(r.Header, answer.Header) {
-			_ = answer.Body.Close()
-			c.tries++
-			err := c.badAnswer("it switched (101) to a protocol that was not requested")
-			c.end(err)
-			return nil, err
-		}
 		if err == nil {
-			return c.answered(answer), nil
+			return answer, nil
 		}
 		if err := c.retry(ctx, r, err); err != nil {
-			c.end(err)
+			return nil, err
+		}
+		if err := c.wait(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -458,7 +484,7 @@ type answerBody struct {
 
 // notInTrailers lists fields that must not appear in trailers: fields about the connection
 // or its address, and fields that the gateway sets.
-var notInTrailers = append([]string{"Alt-Svc", "Connection", "Content-Type", "Gfaas-Instance", "Keep-Alive", "Proxy-Connection", "Upgrade", "X-Content-Type-Options"}, labels[:]...)
+var notInTrailers = append([]string{"Alt-Svc", "Connection", "Content-Type", "Gfaas-Batch", "Gfaas-Instance", "Keep-Alive", "Proxy-Connection", "Upgrade", "X-Content-Type-Options"}, labels[:]...)
 
 // dropTrailers removes the fields of notInTrailers from an answer's trailers.
 func dropTrailers(answer *http.Response) {
@@ -550,6 +576,9 @@ func (c *Call) labelAnswer(h http.Header) {
 	c.Label(h, c.turn.Reason)
 	keepType(h)
 	h["Gfaas-Instance"] = []string{c.turn.Record.ID}
+	if c.batch > 0 {
+		h["Gfaas-Batch"] = []string{strconv.Itoa(c.batch)}
+	}
 }
 
 // labels lists the headers that every answer has.

@@ -42,16 +42,25 @@ type Proxy struct {
 	cfg     Config
 	buffers Buffers
 	passing atomic.Int64 // calls whose answers are, or will be, passed on
+	batches batcher
 }
 
 // New returns a Proxy.
-func New(cfg Config) *Proxy { return &Proxy{cfg: cfg} }
+func New(cfg Config) *Proxy {
+	p := &Proxy{cfg: cfg}
+	p.batches.init(p)
+	return p
+}
 
 // NewCall returns a call for a request. f may be nil if the function is not known yet. An
 // empty path means the path that the function's contract invokes.
 func (p *Proxy) NewCall(r *http.Request, f *dispatch.Function, path string) *Call {
-	c := &Call{p: p, function: f, id: callID(r.Header.Get("X-Call-Id")), path: path, arrived: time.Now()}
-	c.limit = inbound.StoppedTimer(c.late)
+	return p.newCall(f, callID(r.Header.Get("X-Call-Id")), path)
+}
+
+func (p *Proxy) newCall(f *dispatch.Function, id, path string) *Call {
+	c := &Call{p: p, function: f, id: id, path: path, arrived: time.Now()}
+	c.attempt, c.limit = &c.own, inbound.StoppedTimer(c.late)
 	return c
 }
 

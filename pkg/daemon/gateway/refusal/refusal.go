@@ -41,6 +41,7 @@ const (
 	StartFailed    = string(queue.StartFailed)
 	InstanceDied   = "instance-died"
 	BadAnswer      = "bad-answer"
+	BatchFailed    = "batch-failed"
 	NoConnection   = "no-connection"
 	NotLoaded      = "not-loaded"
 	Draining       = "draining"
@@ -74,7 +75,7 @@ var statuses = map[string]int{
 	QueueFull: http.StatusTooManyRequests, AsyncFull: http.StatusTooManyRequests,
 	Cancelled:      StatusCancelled,
 	NotImplemented: http.StatusNotImplemented,
-	StartFailed:    http.StatusBadGateway, InstanceDied: http.StatusBadGateway, BadAnswer: http.StatusBadGateway,
+	StartFailed:    http.StatusBadGateway, InstanceDied: http.StatusBadGateway, BadAnswer: http.StatusBadGateway, BatchFailed: http.StatusBadGateway,
 	QueueTimeout: http.StatusGatewayTimeout, Timeout: http.StatusGatewayTimeout,
 }
 
