@@ -13,8 +13,8 @@ import (
 )
 
 // TestReplayNeedsMemoryFields records the decisions of a policy after events about memory and
-// adopted instances. A replay of the record makes the same decisions. A replay of a record in
-// which any of the fields for memory is missing makes other decisions.
+// adopted instances, and about batches. A replay of the record makes the same decisions. A replay of a record in
+// which any of the fields for them is missing makes other decisions.
 func TestReplayNeedsMemoryFields(t *testing.T) {
 	policy, err := queue.New(queue.Config{Policy: "gfaas", Pool: residency.Unlimited, Options: queue.Defaults()})
 	if err != nil {
@@ -27,6 +27,8 @@ func TestReplayNeedsMemoryFields(t *testing.T) {
 	spec := func(mem, need int64) queue.Function {
 		return queue.Function{Warm: time.Millisecond, Cold: time.Second, Mem: mem, MeasuredMem: need, Weight: 1}
 	}
+	itself := spec(1, 0)
+	itself.BatchesItself = true
 	for step, events := range [][]queue.Event{
 		{&queue.GPUSet{Slots: 4, Mem: 10}, &queue.FunctionSet{Function: f, Spec: spec(1, 0)},
 			&queue.FunctionSet{Function: g, Spec: spec(1, 5)}, &queue.FunctionSet{Function: h, Spec: spec(1, 0)}},
@@ -40,6 +42,9 @@ func TestReplayNeedsMemoryFields(t *testing.T) {
 		{&queue.Ready{Instance: -3, Function: h, Warm: time.Second}},
 		{&queue.Arrived{Function: f, ID: 3, At: 9 * time.Second}}, // does not fit beside h
 		{&queue.Woke{}},
+		{&queue.FunctionSet{Function: h, Spec: itself}},
+		{&queue.Adopted{Instance: -3, Function: h, To: residency.GPUWarm, Pinned: true, Batch: 3}},
+		{&queue.Arrived{Function: h, ID: 4, At: 13 * time.Second}}, // the second call of h on -3
 	} {
 		now, step := time.Duration(step)*time.Second, int64(step)
 		actions := policy.Step(now, events, nil)
@@ -61,7 +66,7 @@ func TestReplayNeedsMemoryFields(t *testing.T) {
 	}
 	for _, c := range []struct{ text, shortened string }{
 		{`"container":-2,"mem_bytes":6`, `"container":-2`}, {`,"need_bytes":5`, ``}, {`"pinned":true,"mem_bytes":10`, `"pinned":true`},
-		{`"starting":true,"pinned":true`, `"pinned":true`}, {`,"each_ms":1000`, ``},
+		{`"starting":true,"pinned":true`, `"pinned":true`}, {`,"each_ms":1000`, ``}, {`,"batch":3`, ``}, {`,"batches_itself":true`, ``},
 	} {
 		if !strings.Contains(text.String(), c.text) {
 			t.Errorf("the record: want it to contain %s, got\n%s", c.text, &text)

@@ -151,6 +151,7 @@ type Event struct {
 	Mem           int64          `json:"mem_bytes,omitempty"` // for occupied, measured and adopted
 	Stays         int64          `json:"stays_bytes,omitempty"`
 	EachMS        Millis         `json:"each_ms,omitempty"` // for an instance of a plan: execution time of a call on it
+	Batch         int32          `json:"batch,omitempty"`   // for an instance of a plan: the plan's batch, if above 1
 	Spec          *Spec          `json:"spec,omitempty"`
 	GPUProperties *GPUProperties `json:"machine,omitempty"`
 }
@@ -163,7 +164,7 @@ type Spec struct {
 	Mem      int64   `json:"mem_bytes"`
 	Need     int64   `json:"need_bytes,omitempty"` // measured memory of an instance
 	Weight   float64 `json:"weight"`
-	Model    int32   `json:"model"`  // from older gateways; ignored, since each function now has instances of its own
+	Model    int32   `json:"model"`  // from older gateways; ignored
 	Tenant   int32   `json:"tenant"` // number of the tenant
 	Queue    int32   `json:"queue,omitempty"`
 	Inflight int32   `json:"inflight,omitempty"`
@@ -172,6 +173,9 @@ type Spec struct {
 	Slice    float64 `json:"slice,omitempty"`
 	IdleMS   Millis  `json:"idle_ms,omitempty"`
 	Placed   bool    `json:"placed,omitempty"` // the gateway chooses the GPU of each instance
+
+	SharedModel   int32 `json:"shared_model,omitempty"`   // queue.Function.Model
+	BatchesItself bool  `json:"batches_itself,omitempty"` // instances of plans run batch calls at once
 }
 
 // GPUProperties holds a GPU's properties for a policy.
@@ -223,10 +227,10 @@ func NewEvent(step int64, now time.Duration, ev queue.Event, name func(int32) st
 	case *queue.GPURemoved:
 		e = Event{Event: "gpu-gone", GPU: new(ev.GPU)}
 	case *queue.Ready:
-		e = Event{Event: "ready", Function: name(ev.Function), Container: ev.Instance, EachMS: Millis(ev.Warm)}
+		e = Event{Event: "ready", Function: name(ev.Function), Container: ev.Instance, EachMS: Millis(ev.Warm), Batch: ev.Batch}
 	case *queue.Adopted:
 		e = Event{Event: "adopted", Function: name(ev.Function), GPU: new(ev.GPU), Container: ev.Instance,
-			To: ev.To.String(), Mem: ev.Mem, EachMS: Millis(ev.Warm), Pinned: ev.Pinned, Starting: ev.Starting}
+			To: ev.To.String(), Mem: ev.Mem, EachMS: Millis(ev.Warm), Batch: ev.Batch, Pinned: ev.Pinned, Starting: ev.Starting}
 	case *queue.Lost:
 		e = Event{Event: "lost", Function: name(ev.Function), Container: ev.Instance, Short: ev.OutOfMemory}
 	case *queue.Moved:
@@ -247,14 +251,15 @@ func NewEvent(step int64, now time.Duration, ev queue.Event, name func(int32) st
 }
 
 func specOf(f *queue.Function) *Spec {
-	return &Spec{Millis(f.Warm), Millis(f.Cold), Millis(f.Load), f.Mem, f.MeasuredMem, f.Weight, f.Model, f.Tenant, f.Queue, f.Inflight, f.Min, f.Max, f.Slice, Millis(f.Idle), f.Placed}
+	return &Spec{WarmMS: Millis(f.Warm), ColdMS: Millis(f.Cold), LoadMS: Millis(f.Load), Mem: f.Mem, Need: f.MeasuredMem, Weight: f.Weight, SharedModel: f.Model, Tenant: f.Tenant,
+		Queue: f.Queue, Inflight: f.Inflight, Min: f.Min, Max: f.Max, Slice: f.Slice, IdleMS: Millis(f.Idle), Placed: f.Placed, BatchesItself: f.BatchesItself}
 }
 
 // function returns the queue.Function with the given name.
 func (s *Spec) function(name string) queue.Function {
 	return queue.Function{Name: name, Warm: time.Duration(s.WarmMS), Cold: time.Duration(s.ColdMS), Load: time.Duration(s.LoadMS),
 		Mem: s.Mem, MeasuredMem: s.Need, Weight: s.Weight, Tenant: s.Tenant, Queue: s.Queue, Inflight: s.Inflight, Min: s.Min, Max: s.Max,
-		Slice: s.Slice, Idle: time.Duration(s.IdleMS), Placed: s.Placed}
+		Model: s.SharedModel, Slice: s.Slice, Idle: time.Duration(s.IdleMS), Placed: s.Placed, BatchesItself: s.BatchesItself}
 }
 
 // event returns the event of a line. number returns the number of a function by its name.
@@ -307,9 +312,9 @@ func (e *Event) event(number func(string) int32) (queue.Event, error) {
 	case "gpu-gone":
 		return &queue.GPURemoved{GPU: gpu}, nil
 	case "ready":
-		return &queue.Ready{Function: function, Instance: instance, Warm: each}, nil
+		return &queue.Ready{Function: function, Instance: instance, Warm: each, Batch: max(e.Batch, 0)}, nil
 	case "adopted":
-		return &queue.Adopted{Function: function, GPU: gpu, Instance: instance, To: to, Mem: e.Mem, Pinned: e.Pinned, Starting: e.Starting, Warm: each}, nil
+		return &queue.Adopted{Function: function, GPU: gpu, Instance: instance, To: to, Mem: e.Mem, Pinned: e.Pinned, Starting: e.Starting, Warm: each, Batch: max(e.Batch, 0)}, nil
 	case "lost":
 		return &queue.Lost{Function: function, Instance: instance, OutOfMemory: e.Short}, nil
 	case "moved":

@@ -129,7 +129,7 @@ func (u *rollout) change(ctx context.Context, steps []Step) error {
 		if err := u.Launcher.Change(ctx, s.ID, s.assignment.change(*s.registered)); err != nil {
 			return err
 		}
-		s.old.Slice, s.old.Turns, s.old.RPS = s.assignment.Slice, s.assignment.Turns, s.assignment.RPS
+		s.old.Slice, s.old.Turns, s.old.RPS, s.old.Batch = s.assignment.Slice, s.assignment.Turns, s.assignment.RPS, s.assignment.Batch
 		if err := u.Catalog.Update(ctx, s.old); err != nil {
 			return fmt.Errorf("instance %s: %w", s.ID, err)
 		}

@@ -89,7 +89,7 @@ func Assign(p plan.Plan, node string, functions []function.Function, gpuName fun
 				continue
 			}
 			a := Assignment{fn, instance.Placement{
-				ID: in.ID, GPUs: []string{gpuName(g.Index)}, Slice: slice(fn, g, in), Turns: [][]gpu.Turn{turns[in.ID]}, RPS: in.RPS,
+				ID: in.ID, GPUs: []string{gpuName(g.Index)}, Slice: slice(fn, g, in), Turns: [][]gpu.Turn{turns[in.ID]}, RPS: in.RPS, Batch: batch(in),
 			}}
 			if err := a.check(); err != nil {
 				return nil, fmt.Errorf("plan: instance %q: %w", in.ID, err)
@@ -103,6 +103,14 @@ func Assign(p plan.Plan, node string, functions []function.Function, gpuName fun
 			"the plan needs functions that are not applied: %s", strings.Join(missing, ", "))
 	}
 	return out, checkSpans(out)
+}
+
+// batch returns the batch of a plan's instance, or 0 if that is 1.
+func batch(in plan.Instance) int {
+	if in.Batch <= 1 {
+		return 0
+	}
+	return in.Batch
 }
 
 // verifiedName returns the name of a GPU in package verify.
@@ -210,6 +218,10 @@ func Notes(p plan.Plan, list []Assignment) (notes []string) {
 	for _, u := range p.Unplaced {
 		notes = append(notes, fmt.Sprintf("the plan leaves %v requests per second of %s unplaced: %s", u.RPS, u.Function, u.Reason))
 	}
+	for _, a := range withoutBatches(list) {
+		notes = append(notes, fmt.Sprintf("the plan counts on batches of %d calls for function %s, but gfaas serve sends one call at a time to its instances: "+
+			"set batcher in its file if the gateway should form batches, or inflight if the server does (docs/gateway.md, \"Batches\")", a.Batch, a.Function.Name))
+	}
 	for _, name := range slowedByHandOver(p, list) {
 		notes = append(notes, fmt.Sprintf("function %s takes one call at a time (inflight: 1), so its instances are idle for about %v between two calls of gfaas serve, "+
 			"which the plan ignores: plan with --functions, or set inflight: 2 if an instance can accept the next call while it answers one", name, arrivals.HandOver))
@@ -220,11 +232,22 @@ func Notes(p plan.Plan, list []Assignment) (notes []string) {
 	return notes
 }
 
+// withoutBatches returns an assignment with a batch for each function whose instances get no batches.
+func withoutBatches(list []Assignment) (out []Assignment) {
+	for _, a := range list {
+		named := slices.ContainsFunc(out, func(other Assignment) bool { return other.Function.Name == a.Function.Name })
+		if a.Batch > 1 && a.Function.Batcher == nil && a.Function.Inflight <= 1 && !named {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
 // slowedByHandOver returns the functions whose instances serve one call at a time and lose at least 5% of
 // their time between calls, if the plan does not account for that.
 func slowedByHandOver(p plan.Plan, list []Assignment) (names []string) {
 	for _, a := range list {
-		often := a.RPS*arrivals.HandOver.Seconds() >= 0.05
+		often := a.RPS/float64(max(a.Batch, 1))*arrivals.HandOver.Seconds() >= 0.05
 		counted := p.HandOverMS(a.Function.Name) > 0
 		if p.Arrivals == plan.ArrivalsPoisson && often && !counted && a.Function.Inflight <= 1 && !slices.Contains(names, a.Function.Name) {
 			names = append(names, a.Function.Name)

@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/plan"
+	"github.com/gfaas/gfaas/pkg/wire"
 )
 
 func onGPU(node string, index int, instances ...plan.Instance) plan.GPU {
@@ -145,5 +147,33 @@ func TestSlowedByHandOver(t *testing.T) {
 		if got := strings.Join(slowedByHandOver(plan.Plan{Arrivals: c.arrivals}, c.list), " "); got != c.want {
 			t.Errorf("%+v: %q, want %q", c, got, c.want)
 		}
+	}
+}
+
+// TestBatches checks that the batch of a plan reaches the record, and that a function whose instances get no batches is
+// noted once.
+func TestBatches(t *testing.T) {
+	in := func(id, function string, batch int) plan.Instance {
+		return plan.Instance{ID: id, Function: function, SMPct: 10, QuotaRequest: 0.1, QuotaLimit: 0.1, Batch: batch}
+	}
+	p := plan.Plan{GPUs: []plan.GPU{{Node: "n", Instances: []plan.Instance{in("a-0", "a", 4), in("a-1", "a", 8), in("b-0", "b", 4), in("c-0", "c", 4), in("d-0", "d", 1)}}}}
+	functions := []function.Function{{Name: "a", Inflight: 1}, {Name: "b", Inflight: 2}, {Name: "c", Inflight: 1, Batcher: &function.DefaultBatcher}, {Name: "d", Inflight: 1}}
+	list, err := Assign(p, "n", functions, func(int) string { return "0" }, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []int
+	for _, a := range list {
+		got = append(got, a.record().Batch)
+	}
+	if !slices.Equal(got, []int{4, 8, 4, 4, 0}) {
+		t.Errorf("the records have the batches %v, want 4 8 4 4 0", got)
+	}
+	notes := Notes(p, list)
+	if len(notes) != 1 || !strings.HasPrefix(notes[0], "the plan counts on batches of 4 calls for function a, ") {
+		t.Errorf("got the notes %q, want one about function a", notes)
+	}
+	if reason := (observed{record: list[1].record(), registered: &wire.Registration{}}).changes(list[0]); !strings.Contains(reason, "its batch differs from the plan") {
+		t.Errorf("a-1 in place of a-0: got the changes %q, want that of the batch", reason)
 	}
 }

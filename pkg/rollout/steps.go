@@ -168,6 +168,9 @@ func (o observed) changes(a Assignment) string {
 	if o.record.RPS != a.RPS {
 		out = append(out, "its rate differs from the plan")
 	}
+	if o.record.Batch != a.Batch {
+		out = append(out, "its batch differs from the plan")
+	}
 	slices.Sort(out)
 	return strings.Join(slices.Compact(out), "; ")
 }

@@ -33,6 +33,7 @@ type scaleOptions struct {
 	profile   string
 	function  string
 	model     string // of the GPUs
+	maxBatch  int
 	estimator string
 	traceOut  string
 	slo       time.Duration
@@ -61,6 +62,10 @@ until there have been no requests for N seconds; then all instances beyond min s
 With idle=0, the default, lazy never stops the last instance, and eager and heuristic
 stop all instances after a second without requests.
 
+An instance has the throughput of a row with a batch only if batches reach it. With
+--max-batch 1, the default, rows with a batch above 1 are not used. gfaas serve uses
+the rows up to max of the batcher in function.yaml or, without batcher, up to inflight.
+
 The run begins with the instances that serve the load of the first second. A scaler
 receives the load of each second at the end of that second. A new instance serves
 requests after the time cold_ms of the profile. A second that is missing in the series
@@ -77,6 +82,7 @@ has no requests.`,
 	f.StringVar(&o.profile, "profile", "", "profile: throughput and latency of instances (CSV)")
 	f.StringVar(&o.function, "function", "", "function to scale; the profile has its rows")
 	f.StringVar(&o.model, gpumodel.Flag, "", "use only the profile rows for this GPU model (not needed if the rows of the function are for only one GPU model)")
+	f.IntVar(&o.maxBatch, "max-batch", 1, "largest batch that reaches an instance: max of the function's batcher, or its inflight")
 	cli.Choice(cmd, &o.estimator, "estimator", "estimator of the load for eager and heuristic", scale.Estimators()...)
 	f.DurationVar(&o.slo, "slo", 0, "latency objective: lazy and eager start the smallest configuration whose p95 meets it (0: none)")
 	f.StringArrayVar(&o.set, "set", nil, "parameter of the scaler or its estimator, as `KEY=VALUE`, like out=20 (repeatable)")
@@ -157,6 +163,8 @@ func (o *scaleOptions) check() error {
 		return cli.Fail(cli.ExitUsage, "measure a profile with gfaas-profile run FUNCTION.yaml", errors.New("--profile is missing: expected a file"))
 	case o.function == "":
 		return cli.Usagef("--function is missing: expected a function in the profile")
+	case o.maxBatch < 1:
+		return cli.Usagef("--max-batch %d: expected 1 or more", o.maxBatch)
 	case o.slo < 0:
 		return cli.Usagef("--slo %v: expected 0 or more", o.slo)
 	case o.rps == "-" && o.profile == "-":
@@ -228,7 +236,14 @@ func (o *scaleOptions) loadRows() ([]profile.Row, error) {
 	if len(rows) == 0 {
 		return nil, fmt.Errorf("%s: no configuration of %s has a throughput above 0", o.profile, csvfile.Quote(o.function))
 	}
-	return rows, nil
+	reachable := scale.Reachable(rows, o.maxBatch)
+	if len(reachable) == 0 {
+		return nil, cli.Fail(cli.ExitFailure, "state the largest batch with --max-batch", fmt.Errorf("%s: all configurations of %s have a batch above %d", o.profile, csvfile.Quote(o.function), o.maxBatch))
+	}
+	if len(reachable) < len(rows) {
+		o.env.Notef("note: %d of %s of %s not used, because of a batch above %d (--max-batch)", len(rows)-len(reachable), cli.Count(len(rows), "row"), o.function, o.maxBatch)
+	}
+	return reachable, nil
 }
 
 // scalerHelp returns the part of the help that lists scalers and estimators.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/refusal"
 	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/instance"
 )
 
 // doubler is a model server. It answers an instance, a number, with twice its value, in v1 and v2. It answers 400 to a
@@ -426,4 +427,66 @@ func TestBatchWithoutMemory(t *testing.T) {
 		}
 	}
 	w.checkNoMemory()
+}
+
+// TestPlanBatch: the batch of a plan's instance is the number of calls at once of a server that batches by itself, and
+// the largest batch for one that does not. It can change while the instance runs.
+func TestPlanBatch(t *testing.T) {
+	t.Run("inflight", func(t *testing.T) {
+		d := &doubler{arrived: make(chan struct{}, 10), release: make(chan struct{})}
+		w := newWorld(t, d, nil)
+		f := fn("f", func(f *function.Function) { f.Inflight = 2 })
+		w.apply(f)
+		r := w.gfaasUpBatch("f-0", f, 3)
+		var wg sync.WaitGroup
+		for n := range 4 {
+			wg.Go(func() {
+				if a := w.together([]string{v1(float64(n))})[0]; a.status != 200 || a.header.Get("Gfaas-Instance") != "f-0" {
+					t.Errorf("got %+v, want the answer of f-0", a)
+				}
+			})
+		}
+		inFlight := func(n int) {
+			w.until(fmt.Sprint(n, " calls run"), func() bool {
+				f := w.Status().Functions[0]
+				return *f.InFlight == n && *f.Waiting == 4-n
+			})
+		}
+		inFlight(3)
+		r.Batch = 4
+		if err := w.catalog.Update(context.Background(), r); err != nil {
+			t.Fatal(err)
+		}
+		inFlight(4)
+		close(d.release)
+		wg.Wait()
+	})
+	t.Run("batcher", func(t *testing.T) {
+		d := &doubler{}
+		w := newWorld(t, d, nil)
+		f := batching(8)
+		w.apply(f)
+		w.gfaasUpBatch("f-0", f, 2)
+		for i, a := range w.together([]string{v1(0), v1(1)}) {
+			if got := predictions(t, a); !slices.Equal(got, []float64{2 * float64(i)}) || a.header.Get("Gfaas-Batch") != "2" || a.header.Get("Gfaas-Instance") != "f-0" {
+				t.Errorf("call %d: got %+v, want %v from a batch of 2 on f-0", i, a, 2*i)
+			}
+		}
+	})
+}
+
+// gfaasUpBatch is like gfaasUp, for an instance with a batch in the plan.
+func (w *world) gfaasUpBatch(id string, f function.Function, batch int) instance.Record {
+	w.t.Helper()
+	r := w.gfaasUp(id, f)
+	w.until("the instance is adopted", func() bool { return slices.Contains(w.startedIDs(), id) })
+	r.Batch = batch
+	if err := w.catalog.Update(context.Background(), r); err != nil {
+		w.t.Fatal(err)
+	}
+	w.until("the gateway knows the batch", func() bool {
+		all := w.dispatcher.Function(f.Name).Records(id)
+		return len(all) == 1 && all[0].Batch == batch
+	})
+	return r
 }

@@ -261,7 +261,9 @@ func (e *engine) adopt(ev *Adopted, actions []Action) []Action {
 		actions = e.appendChanges(actions, "")
 		e.pool.BumpStarts(ev.Function)
 	case ok && ev.Pinned:
-		e.plans.add(ev.Function, instance, ev.Warm)
+		e.plans.add(ev.Function, instance, ev.Warm, ev.Batch)
+	case ev.Pinned:
+		e.plans.setBatch(ev.Function, e.pool.Index(ev.Instance), ev.Batch)
 	}
 	return e.instanceChanged(ev.Function, ev.GPU, actions)
 }
@@ -299,7 +301,7 @@ func (e *engine) applyToInstance(id residency.ID, ev Event, actions []Action) []
 			e.pool.Started(instance, e.now)
 			e.starts.succeeded(f)
 			if e.pool.Pinned(instance) {
-				e.plans.add(f, instance, ev.Warm)
+				e.plans.add(f, instance, ev.Warm, ev.Batch)
 			}
 		}
 	case *Sliced:

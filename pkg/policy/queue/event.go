@@ -107,9 +107,11 @@ type Ready struct {
 	Function int32
 	Instance residency.ID
 	Warm     time.Duration // as in Adopted
+	Batch    int32         // as in Adopted
 }
 
-// Adopted adds an instance that already runs. Its ID is less than residency.None.
+// Adopted adds an instance that already runs. Its ID is less than residency.None. For a Pinned instance that is known and
+// has started, it only changes Batch.
 type Adopted struct {
 	Function int32
 	GPU      int32
@@ -123,6 +125,9 @@ type Adopted struct {
 	// Warm, for a Pinned instance, is the duration of an invocation on it; 0 means its function's
 	// Warm.
 	Warm time.Duration
+	// Batch, for a Pinned instance of a function that BatchesItself, is the number of invocations
+	// that it runs at once; 0 and 1 mean its function's Inflight.
+	Batch int32
 }
 
 // Lost reports that an instance has ended, whether a Remove asked for it or not.

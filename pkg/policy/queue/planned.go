@@ -14,6 +14,18 @@ type plannedInstance struct {
 	instance int32         // its index in the pool
 	duration time.Duration // duration of an invocation: the plan's estimate, then a moving average
 	n        int           // number of measurements, up to averageWindow
+	batch    int32         // Adopted.Batch
+}
+
+// maxBatch bounds Adopted.Batch.
+const maxBatch = 4096
+
+// limit returns the number of invocations that the instance runs at once.
+func (p *plannedInstance) limit(f *Function) int {
+	if f.BatchesItself && p.batch > 1 {
+		return int(p.batch)
+	}
+	return max(int(f.Inflight), 1)
 }
 
 // plans holds the planned instances.
@@ -55,12 +67,11 @@ func (p *plannedInstance) learn(executed time.Duration) {
 // to its duration per invocation and its invocations in flight. It returns nil if no instance can
 // accept another.
 func (p *plans) soonest(f int32) (best *plannedInstance) {
-	limit := max(int(p.view.functions[f].Inflight), 1)
 	var first time.Duration
 	for i := range p.byFunction[f] {
 		it := &p.byFunction[f][i]
 		n := p.runs.count(it.instance)
-		if n >= limit || !p.open(p.pool.GPU(it.instance)) {
+		if n >= it.limit(&p.view.functions[f]) || !p.open(p.pool.GPU(it.instance)) {
 			continue
 		}
 		if completion := it.duration * time.Duration(n+1); best == nil || completion < first {
@@ -114,13 +125,25 @@ func (p *plans) measured(r *run, executed time.Duration) {
 }
 
 // add adds a planned instance. each is Adopted.Warm.
-func (p *plans) add(f, instance int32, each time.Duration) {
+func (p *plans) add(f, instance int32, each time.Duration, batch int32) {
 	if each == 0 {
 		each = p.view.functions[f].Warm
 	}
 	p.byFunction, p.running = grown(p.byFunction, int(f)+1), grown(p.running, int(f)+1)
-	p.byFunction[f] = append(p.byFunction[f], plannedInstance{instance: instance, duration: min(max(each, 1), maxDuration)})
+	p.byFunction[f] = append(p.byFunction[f], plannedInstance{instance: instance, duration: min(max(each, 1), maxDuration), batch: min(batch, maxBatch)})
 	p.functions = withMember(p.functions, f, true)
+}
+
+// setBatch changes the number of invocations that a planned instance runs at once.
+func (p *plans) setBatch(f, instance, batch int32) {
+	if !p.has(f) {
+		return
+	}
+	for i := range p.byFunction[f] {
+		if it := &p.byFunction[f][i]; it.instance == instance {
+			it.batch = min(batch, maxBatch)
+		}
+	}
 }
 
 // remove removes an instance if it is planned.

@@ -104,6 +104,29 @@ func TestPlannedFirst(t *testing.T) {
 	w.expect(w.arrives(time.Second, 0), "4 on -2;")
 }
 
+// TestPlannedBatch checks that a planned instance runs as many invocations at once as its batch, if its function
+// batches invocations itself, and that this number can change.
+func TestPlannedBatch(t *testing.T) {
+	w := newPlans(t, "gfaas")
+	spec := queue.Function{Warm: 100 * time.Millisecond, Cold: 2100 * time.Millisecond, Load: time.Second, Weight: 1, Inflight: 2, BatchesItself: true, Max: 1}
+	adopted := func(batch int32) *queue.Adopted {
+		return &queue.Adopted{Instance: -2, To: residency.GPUWarm, Pinned: true, Warm: time.Second, Batch: batch}
+	}
+	w.step(0, &queue.FunctionSet{Spec: spec}, adopted(3))
+	for _, want := range []string{"1 on -2;", "2 on -2;", "3 on -2;"} {
+		w.expect(w.arrives(0, 0), want)
+	}
+	if got := w.arrives(0, 0); strings.Contains(got, "on -2") {
+		t.Errorf("got %q, want no fourth invocation at once", got)
+	}
+	w.expect(w.step(0, adopted(4)), "4 on -2;")
+	w.step(0, adopted(1)) // the function's own limit, 2, holds again
+	if got := w.arrives(0, 0) + w.completes(0, 1, -2, 0) + w.completes(0, 2, -2, 0); strings.Contains(got, "on -2") {
+		t.Errorf("got %q, want no further invocation while two run", got)
+	}
+	w.expect(w.completes(0, 3, -2, 0), "5 on -2;")
+}
+
 // TestPlannedTooBusy checks that an additional instance is started if the planned ones are
 // overdue, or would not finish the waiting calls before that start.
 func TestPlannedTooBusy(t *testing.T) {

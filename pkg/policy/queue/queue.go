@@ -101,6 +101,8 @@ type Function struct {
 	Idle               time.Duration
 	Placed             bool
 
+	BatchesItself bool // a planned instance runs Adopted.Batch invocations at once, if that is above 1
+
 	Name string // for Snapshot
 }
 

@@ -316,6 +316,13 @@ func Unit(rows []profile.Row, slo time.Duration) (Instance, error) {
 	return Instance{Request: request, Limit: limit}, nil
 }
 
+// Reachable returns the rows whose batch reaches an instance. maxBatch is the largest batch that does, as
+// function.Function.MaxBatch returns it. With 1, calls reach an instance one by one, and it cannot have the
+// throughput of a row with a larger batch.
+func Reachable(rows []profile.Row, maxBatch int) []profile.Row {
+	return slices.DeleteFunc(slices.Clone(rows), func(r profile.Row) bool { return r.Batch > max(maxBatch, 1) })
+}
+
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 func smaller(a, b profile.Row) int {

@@ -42,7 +42,7 @@ func (d *Dispatcher) Adopt(r instance.Record, to residency.Start) *Instance {
 	f.contract = r.Contract
 	if i := d.announcedAs(r.ID, f, &r); i != nil && !own {
 		i.record, i.state, i.idleSince = &r, instanceReady, d.policy.now()
-		d.policy.step(&queue.Ready{Instance: i.id, Function: f.number, Warm: warm})
+		d.policy.step(&queue.Ready{Instance: i.id, Function: f.number, Warm: warm, Batch: planBatch(&r)})
 		return i
 	}
 	i := d.add(f, r, instanceReady)
@@ -50,6 +50,23 @@ func (d *Dispatcher) Adopt(r instance.Record, to residency.Start) *Instance {
 	d.policy.step(adopted(i, to, warm))
 	i.reportSlice()
 	return i
+}
+
+// Rebatch changes the batch of an instance of a plan, which may change while it runs.
+func (d *Dispatcher) Rebatch(r instance.Record) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, i := range d.instances {
+		if i.own || i.state != instanceReady || i.record.Handle != r.Handle || i.record.Batch == r.Batch {
+			continue
+		}
+		changed := *i.record
+		changed.Batch = r.Batch
+		i.record = &changed
+		i.function.setMaxBatch()
+		d.policy.step(adopted(i, residency.GPUWarm, 0))
+		return
+	}
 }
 
 // Announce adds an instance that another process is starting. It returns nil if the gateway

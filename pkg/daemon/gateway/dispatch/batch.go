@@ -6,6 +6,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/refusal"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
+	"github.com/gfaas/gfaas/pkg/policy/scale"
 )
 
 // A batch of calls is one invocation of the policy, with one Attempt. Its calls are admitted to the function's queue
@@ -86,6 +87,14 @@ func (f *Function) MaxBatch(r *instance.Record) int {
 
 // perInvocation returns the number of requests of a plan's rate that an invocation on an instance stands for.
 func (f *Function) perInvocation(r *instance.Record) int { return max(f.MaxBatch(r), 1) }
+
+// batchOf returns the batch of an instance's configuration; 0 if there is no configuration or it is 1.
+func batchOf(c *scale.Instance) int {
+	if c != nil && c.Request.Batch > 1 {
+		return c.Request.Batch
+	}
+	return 0
+}
 
 // setMaxBatch updates the largest batch that an instance of the function takes. Without instances, it is that of the
 // function. Locked.

@@ -46,6 +46,7 @@ func (f *Function) newSpec() queue.Function {
 		Name: fn.Name, Mem: int64(fn.GPUMem), Weight: fn.Weight,
 		Model: f.model, Tenant: d.tenants.Of(fn.Tenant), Queue: int32(f.queue),
 		Inflight: int32(fn.Inflight), Min: int32(fn.Scale.Min), Max: int32(fn.Scale.Max), Idle: fn.Scale.Idle,
+		BatchesItself: fn.Batcher == nil && fn.Inflight > 1,
 	}
 	if s.Weight <= 0 {
 		s.Weight = 1

@@ -102,6 +102,35 @@ func TestGPUSecondsWithoutFailedUnparks(t *testing.T) {
 	})
 }
 
+// TestRowsWithBatches checks that the gateway uses a profile row only if its batch reaches the instances, also after the
+// function changes.
+func TestRowsWithBatches(t *testing.T) {
+	row := func(batch int, quota, rps float64) profile.Row {
+		return profile.Row{Function: "f", Config: profile.Config{SMPct: 10, Quota: quota, Batch: batch}, ThroughputRPS: rps, P95MS: 10}
+	}
+	for _, scaler := range append(Scalers()[1:], "") {
+		d := newDispatcher(t, fakeShell{}, func(c *Config, s *Settings) {
+			c.Scaler, c.GPUs = scaler, []GPU{{Name: "0"}}
+			s.Profile = map[string][]profile.Row{"f": {row(8, 0.1, 80), row(4, 0.2, 90), row(1, 0.3, 30)}}
+		})
+		for _, c := range []struct {
+			inflight, batcher, want int
+		}{{1, 0, 1}, {4, 0, 4}, {1, 8, 8}, {16, 4, 4}, {1, 0, 1}} {
+			fn := function.Function{Name: "f", Tenant: "default", GPUs: 1, Weight: 1, Inflight: c.inflight, Scale: function.DefaultScale, SLO: time.Second}
+			if c.batcher > 0 {
+				fn.Batcher = &function.Batcher{Max: c.batcher, Latency: time.Millisecond}
+			}
+			d.Apply([]function.Function{fn})
+			f := d.Function("f")
+			unit := f.scaleUnit()
+			if unit == nil || unit.Request.Batch != c.want || max(batchOf(rowOn(f, 0)), 1) != c.want || scaler != "" && f.unit.Request.Batch != c.want {
+				t.Errorf("scaler %q, inflight %d, batcher %d: got the row %+v, scaled by %+v; want that with batch %d", scaler, c.inflight, c.batcher, unit, f.unit, c.want)
+			}
+		}
+		d.Close()
+	}
+}
+
 // TestSliceOfModel checks that an instance gets the slice of the profile row for its
 // GPU's model.
 func TestSliceOfModel(t *testing.T) {

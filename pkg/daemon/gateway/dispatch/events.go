@@ -1,8 +1,10 @@
 package dispatch
 
 import (
+	"math"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/policy/residency"
 )
@@ -36,10 +38,13 @@ func adopted(i *Instance, to residency.Start, warm time.Duration) queue.Event {
 		Starting: i.state == instanceStarts, Warm: warm,
 	}
 	if !i.own {
-		ev.Mem = int64(i.record.Slice.Mem)
+		ev.Mem, ev.Batch = int64(i.record.Slice.Mem), planBatch(i.record)
 	}
 	return ev
 }
+
+// planBatch returns the batch of a plan's instance, for an event.
+func planBatch(r *instance.Record) int32 { return int32(min(r.Batch, math.MaxInt32)) }
 
 // moved returns the event of an instance whose memory has moved, or with fault has failed
 // to.

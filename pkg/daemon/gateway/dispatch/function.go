@@ -92,6 +92,12 @@ func (f *Function) Applied() (fn function.Function, life context.Context, ok boo
 
 // define stores a definition and configures the autoscaler. Locked.
 func (f *Function) define(fn function.Function) {
+	if most := fn.MaxBatch(); f.definition.Name == "" || most != f.definition.MaxBatch() {
+		f.scaling = nil // other rows of the profile count
+		if rows := f.d.settings.Profile[fn.Name]; len(rows) > 0 && len(scale.Reachable(rows, most)) == 0 {
+			f.d.log.Warn("the profile's rows are not used, because batches of their size reach no instance; set batcher or inflight", "function", fn.Name, "largest_batch", most)
+		}
+	}
 	f.definition, f.queue = fn, cmp.Or(fn.Queue, f.d.cfg.Queue)
 	limits := &CallLimits{Timeout: cmp.Or(fn.Timeout, f.d.cfg.Timeout), Idle: fn.Scale.Idle, Probes: fn.Probed(), Batcher: fn.Batcher}
 	if fn.KeepUpgraded {

@@ -101,7 +101,7 @@ func (d *Dispatcher) start(now time.Duration, number, gpu int32, id residency.ID
 	for _, g := range s.gpus[1:] {
 		i.further, i.mem = append(i.further, int32(g)), s.mem
 	}
-	r := launch.Intended(f.definition, instance.Placement{ID: s.id, GPUs: d.gpuNames(s.gpus), Slice: f.sliceOf(s.config)})
+	r := launch.Intended(f.definition, instance.Placement{ID: s.id, GPUs: d.gpuNames(s.gpus), Slice: f.sliceOf(s.config), Batch: batchOf(s.config)})
 	r.Registered, r.Owner = []string{r.ID}, instance.Gateway
 	i.record = &r
 	var life context.Context

@@ -63,9 +63,10 @@ func ableRows(fn function.Function, rows []profile.Row) []profile.Row {
 	})
 }
 
-// rowsOn returns the profile's rows for a function on a GPU. Locked.
+// rowsOn returns the profile's rows for a function on a GPU, without those whose batches reach no
+// instance. Locked.
 func (f *Function) rowsOn(number int) []profile.Row {
-	return profile.On(f.d.settings.Profile[f.name], f.d.cfg.GPUs[number].Model)
+	return scale.Reachable(profile.On(f.d.settings.Profile[f.name], f.d.cfg.GPUs[number].Model), f.definition.MaxBatch())
 }
 
 // rowOn returns the configuration of a function's instances on a GPU, or nil. Locked.

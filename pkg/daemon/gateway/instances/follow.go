@@ -66,6 +66,8 @@ func (f *follower) instances(ctx context.Context, records []instance.Record) {
 			if f.takeOver(ctx, r) {
 				f.others[r.ID] = r.Handle
 			}
+		case r.State == instance.Ready:
+			f.dispatcher.Rebatch(r)
 		case r.State == instance.Starting && r.Restarts > 0: // another gateway was restarting it and was killed, or this gateway is
 			f.restarts.restartIfRequired(r, unknownEnd)
 		}
