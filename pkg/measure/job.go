@@ -45,6 +45,7 @@ type Job struct {
 	Goodput      bool          // measure goodput_rps for functions with an objective
 	Body         []byte        // of a request of one; empty: a default body of the contract
 	GPU          string        // model of the GPUs, for the rows
+	Instances    int           // of each configuration that are measured at the same time; 0 means 1
 }
 
 // Objective returns the p95 latency that the function must keep, in ms; 0 if it
@@ -68,6 +69,9 @@ func (j Job) GoalOf(fn function.Function) search.Goal {
 // measuresGoodput reports whether the goodput of the function is measured.
 func (j Job) measuresGoodput(name string) bool { return j.Goodput && j.Objective(name) > 0 }
 
+// Together returns the number of instances that are measured at the same time.
+func (j Job) Together() int { return max(j.Instances, 1) }
+
 // Chooses reports whether the search ends with one configuration of each
 // function, instead of measuring all.
 func (j Job) Chooses() bool { return j.Search != gridSearch }
@@ -88,11 +92,11 @@ func (j Job) Size() int { return len(j.Functions) * j.Space.Size() }
 
 // Form returns the columns of the job's rows.
 func (j Job) Form() profile.Form {
-	return profile.Form{Goodput: slices.ContainsFunc(j.Functions, func(fn function.Function) bool { return j.measuresGoodput(fn.Name) })}
+	return profile.Form{Instances: j.Together() > 1, Goodput: slices.ContainsFunc(j.Functions, func(fn function.Function) bool { return j.measuresGoodput(fn.Name) })}
 }
 
 // EarlierRows returns the rows of an earlier run that the job needs no trial for. It
-// fails if a row is of another function or GPU than the job's: the results of a
+// fails if a row is of another function or GPU than the job's, or of another number of instances: the results of a
 // run do not belong into that file, whose path the error gives.
 func (j Job) EarlierRows(rows []profile.Row, path string) (map[Point]profile.Row, error) {
 	wanted, old := j.Points(), map[Point]profile.Row{}
@@ -102,6 +106,9 @@ func (j Job) EarlierRows(rows []profile.Row, path string) (map[Point]profile.Row
 		}
 		if row.GPU != j.GPU {
 			return nil, fmt.Errorf("%s:%d: gpu: %q, expected %q, on which this run measures", path, row.Line, row.GPU, j.GPU)
+		}
+		if row.Together() != j.Together() {
+			return nil, fmt.Errorf("%s:%d: instances: %d, expected %d, as many as this run measures at the same time", path, row.Line, row.Together(), j.Together())
 		}
 		if at := PointOf(row); wanted[at] {
 			old[at] = row

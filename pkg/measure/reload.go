@@ -68,7 +68,8 @@ func (t trial) loadMS(ctx context.Context, batch int) (ms float64, err error) {
 		return 0, nil
 	}
 	whole := gpu.Slice{SMPct: 100, QuotaRequest: 1, QuotaLimit: 1, Mem: t.fn.GPUMem}
-	err = t.onInstance(ctx, testbed.Options{Slice: whole, Parks: true}, func(s testbed.Instance) (err error) {
+	err = t.onInstances(ctx, testbed.Options{Slice: whole, Parks: true}, 1, func(all []testbed.Instance) (err error) {
+		s := all[0]
 		limited, cancel := context.WithTimeout(ctx, t.StartTimeout)
 		defer cancel()
 		ms, err = t.reloadMS(limited, s, batch)

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/load"
@@ -46,10 +48,12 @@ func (e *StopError) Unwrap() error { return e.err }
 func (t trial) measure(ctx context.Context, c profile.Config) (row profile.Row, err error) {
 	started := time.Now()
 	slice := gpu.Slice{SMPct: c.SMPct, QuotaRequest: c.Quota, QuotaLimit: c.Quota, Mem: t.fn.GPUMem}
-	err = t.onInstance(ctx, testbed.Options{Slice: slice}, func(s testbed.Instance) (err error) {
-		row, err = t.observe(ctx, s, c, started)
-		if ctx.Err() == nil {
-			err = checkAlive(ctx, s, err)
+	err = t.onInstances(ctx, testbed.Options{Slice: slice}, t.Together(), func(all []testbed.Instance) (err error) {
+		row, err = t.observe(ctx, all, c, started)
+		for _, s := range all {
+			if ctx.Err() == nil {
+				err = checkAlive(ctx, s, err)
+			}
 		}
 		if err != nil {
 			row = profile.Row{} // incomplete
@@ -59,24 +63,55 @@ func (t trial) measure(ctx context.Context, c profile.Config) (row profile.Row, 
 	return row, err
 }
 
-// onInstance calls do with a new instance and then stops it. If do fails, the error
-// includes the last lines that the instance printed.
-func (t trial) onInstance(ctx context.Context, options testbed.Options, do func(testbed.Instance) error) (err error) {
-	s, err := t.testbed.Start(ctx, t.fn, options)
+// onInstances calls do with n new instances and then stops them. If do fails, the error
+// includes the last lines that an instance printed, preferably one that has ended.
+func (t trial) onInstances(ctx context.Context, options testbed.Options, n int, do func([]testbed.Instance) error) (err error) {
+	all, err := t.startAll(ctx, options, n)
+	defer func() {
+		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+		defer cancel()
+		if e := stopAll(stopCtx, all); e != nil {
+			err = errors.Join(err, e)
+		}
+	}()
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil && ctx.Err() == nil {
-			err = withLastLines(err, s.LastLines(ctx))
-		}
-		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
-		defer cancel()
-		if e := s.Stop(stopCtx); e != nil {
-			err = errors.Join(err, &StopError{e})
-		}
-	}()
-	return do(s)
+	if err = do(all); err != nil && ctx.Err() == nil {
+		ended := max(slices.IndexFunc(all, func(s testbed.Instance) bool { return s.CheckRunning(ctx) != nil }), 0)
+		err = withLastLines(err, all[ended].LastLines(ctx))
+	}
+	return err
+}
+
+// startAll starts n instances at the same time. After an error, it returns those that have started.
+func (t trial) startAll(ctx context.Context, options testbed.Options, n int) ([]testbed.Instance, error) {
+	started := make([]testbed.Instance, n)
+	starts, ctx := errgroup.WithContext(ctx)
+	for i := range n {
+		starts.Go(func() (err error) {
+			own := options
+			own.Number = i
+			started[i], err = t.testbed.Start(ctx, t.fn, own)
+			return err
+		})
+	}
+	err := starts.Wait()
+	return slices.DeleteFunc(started, func(s testbed.Instance) bool { return s == nil }), err
+}
+
+// stopAll stops instances at the same time. The error is a *StopError.
+func stopAll(ctx context.Context, all []testbed.Instance) error {
+	failures := make([]error, len(all))
+	var stops sync.WaitGroup
+	for i, s := range all {
+		stops.Go(func() { failures[i] = s.Stop(ctx) })
+	}
+	stops.Wait()
+	if err := errors.Join(failures...); err != nil {
+		return &StopError{err}
+	}
+	return nil
 }
 
 // checkAlive returns err, the outcome of a trial, if the instance still runs.
@@ -93,16 +128,20 @@ func checkAlive(ctx context.Context, s testbed.Instance, err error) error {
 	return fmt.Errorf("the instance ended during the trial: %w (%w)", reason, err)
 }
 
-// observe measures a ready instance whose start began at started.
-func (t trial) observe(ctx context.Context, s testbed.Instance, c profile.Config, started time.Time) (profile.Row, error) {
+// observe measures ready instances whose start began at started.
+func (t trial) observe(ctx context.Context, all []testbed.Instance, c profile.Config, started time.Time) (profile.Row, error) {
 	row := profile.Row{Function: t.fn.Name, GPU: t.GPU, Config: c}
-	send, err := t.sender(ctx, s, c.Batch)
+	if n := len(all); n > 1 {
+		row.Instances = n
+	}
+	senders, err := t.senders(ctx, all, c.Batch)
 	if err != nil {
 		return row, err
 	}
-	if err := t.firstAnswer(ctx, send); err != nil {
+	if err := t.firstAnswers(ctx, senders); err != nil {
 		return row, err
 	}
+	send := inTurn(senders, t.Load.Spec.Kind, t.Load.Seed)
 	row.ColdMS = figures.Millis(time.Since(started))
 	single := load.WithTimeout(t.Load.Longest(), send)
 	warm, err := t.warm(ctx, single)
@@ -119,9 +158,9 @@ func (t trial) observe(ctx context.Context, s testbed.Instance, c profile.Config
 	meter := t.testbed.Meter()
 	samples := watch(ctx, samplePeriod, func(ctx context.Context) sample {
 		meter.Sample()
-		return sample{mem: s.GPUMemMiB(ctx), imported: s.ImportedMiB(ctx), otherUsers: t.testbed.OtherUsers(ctx)}
+		return sampleOf(ctx, all, t.testbed.OtherUsers(ctx))
 	})
-	res, err := load.Run(ctx, send, t.Load)
+	res, err := load.Run(ctx, send, forAll(t.Load, len(all)))
 	used, imported, others := summarize(samples())
 	activity := meter.Close()
 	if err != nil {
@@ -142,7 +181,7 @@ func (t trial) observe(ctx context.Context, s testbed.Instance, c profile.Config
 	row.GPUUtilPct, row.SMOccupancyPct = figures.Round(activity.UtilPct, 2), figures.Round(activity.OccupancyPct, 2)
 	row.PowerW = figures.Round(activity.PowerW, 1)
 	if t.measuresGoodput(t.fn.Name) {
-		err = t.findGoodput(ctx, send, &row, res.Throughput(), idleTrial)
+		err = t.findGoodput(ctx, inTurn(senders, load.Poisson, t.Load.Seed), &row, res.Throughput(), idleTrial)
 	}
 	return row, err
 }
@@ -240,11 +279,21 @@ const (
 	leakGrowth     = 1.05        // growth by a smaller factor does not count as a leak
 )
 
-// sample is an observation of an instance and its GPUs during a trial.
+// sample is an observation of instances and their GPUs during a trial.
 type sample struct {
-	mem        float64  // GPU memory that the instance holds, in MiB
+	mem        float64  // GPU memory that an instance holds, in MiB; of several, the most
 	imported   float64  // memory of other processes that the instance has mapped, in MiB
 	otherUsers []string // names of the other users of the GPUs
+}
+
+// sampleOf returns an observation of instances of one function.
+func sampleOf(ctx context.Context, all []testbed.Instance, otherUsers []string) sample {
+	out := sample{otherUsers: otherUsers}
+	for _, s := range all {
+		out.mem = max(out.mem, s.GPUMemMiB(ctx))
+		out.imported = max(out.imported, s.ImportedMiB(ctx))
+	}
+	return out
 }
 
 // summarize returns the memory of each sample, the largest imported memory, and the

@@ -8,9 +8,11 @@ import (
 	"github.com/gfaas/gfaas/pkg/csvfile"
 )
 
-// columns are the columns of a profile, in the order in which it is written. The last
-// goodputColumns are those of the goodput.
-var columns = []csvfile.Column[Row]{
+// columns are the columns of a profile, in the order in which it is written.
+var columns = slices.Concat(basicColumns, goodputColumns, instanceColumns)
+
+// basicColumns are the columns of every profile.
+var basicColumns = []csvfile.Column[Row]{
 	text("function", required, func(r *Row) *string { return &r.Function }),
 	text("gpu", optional, func(r *Row) *string { return &r.GPU }),
 	number("sm_pct", required, csvfile.Percent, func(r *Row) *float64 { return &r.SMPct }),
@@ -34,6 +36,10 @@ var columns = []csvfile.Column[Row]{
 	measured("p95_ci_ms", func(r *Row) *float64 { return &r.P95CIMS }),
 	count("unstable", isTrial, func(r *Row) *int64 { return &r.Unstable }),
 	measured("power_w", func(r *Row) *float64 { return &r.PowerW }),
+}
+
+// goodputColumns are the columns of the goodput.
+var goodputColumns = []csvfile.Column[Row]{
 	{Name: "goodput_rps", Set: func(r *Row, cell string) (err error) {
 		r.GoodputRPS, err = csvfile.Number(cell)
 		r.GoodputKnown = true
@@ -49,7 +55,23 @@ var columns = []csvfile.Column[Row]{
 	measured("idle_p95_ms", func(r *Row) *float64 { return &r.IdleP95MS }),
 }
 
-const goodputColumns = 4
+// instanceColumns are the columns of several instances at once.
+var instanceColumns = []csvfile.Column[Row]{instances()}
+
+// MaxInstances is the largest number of instances of a row.
+const MaxInstances = 256
+
+func instances() csvfile.Column[Row] {
+	parse := csvfile.Whole(1, MaxInstances)
+	c := csvfile.Field("instances", func(cell string) (n int, err error) {
+		if n, err = parse(cell); n == 1 {
+			n = 0 // as without the column
+		}
+		return n, err
+	}, func(row *Row) *int { return &row.Instances })
+	c.Print = func(row *Row) string { return strconv.Itoa(row.Together()) }
+	return c
+}
 
 // isTrial reports whether a row is from a trial. In other rows, a count of 0 means unknown.
 func isTrial(r *Row) bool { return r.TrialS > 0 }
@@ -59,23 +81,40 @@ type Form struct {
 	// Goodput adds the columns of the goodput. Without it, a profile has the same form as
 	// before goodput existed.
 	Goodput bool
+	// Instances adds the column with the number of instances.
+	Instances bool
 }
 
 // FormOf returns the form with the columns that the rows need.
 func FormOf(rows []Row) Form {
-	return Form{Goodput: slices.ContainsFunc(rows, func(r Row) bool {
-		return r.GoodputKnown || r.SLOMS > 0 || r.GoodputCIRPS > 0 || r.IdleP95MS > 0
-	})}
+	return Form{
+		Goodput: slices.ContainsFunc(rows, func(r Row) bool {
+			return r.GoodputKnown || r.SLOMS > 0 || r.GoodputCIRPS > 0 || r.IdleP95MS > 0
+		}),
+		Instances: slices.ContainsFunc(rows, func(r Row) bool { return r.Together() > 1 }),
+	}
 }
 
 // Whole is the form with all columns.
-var Whole = Form{Goodput: true}
+var Whole = Form{Goodput: true, Instances: true}
+
+// With returns the form with the columns of f and those that a file with the header needs.
+func (f Form) With(header []string) Form {
+	has := func(columns []csvfile.Column[Row]) bool {
+		return slices.ContainsFunc(columns, func(c csvfile.Column[Row]) bool { return slices.Contains(header, c.Name) })
+	}
+	return Form{Goodput: f.Goodput || has(goodputColumns), Instances: f.Instances || has(instanceColumns)}
+}
 
 func (f Form) columns() []csvfile.Column[Row] {
+	out := slices.Clone(basicColumns)
 	if f.Goodput {
-		return columns
+		out = append(out, goodputColumns...)
 	}
-	return columns[:len(columns)-goodputColumns]
+	if f.Instances {
+		out = append(out, instanceColumns...)
+	}
+	return out
 }
 
 // Header returns the header of a profile.

@@ -60,8 +60,15 @@ type Row struct {
 	// IdleP95MS is the p95 latency of single requests with gaps between them.
 	IdleP95MS float64
 
+	// Instances is the number of instances that were measured at the same time, each in this configuration on the same GPU;
+	// 0 means 1. The rates are sums over them, and the latencies are those of the requests to all of them.
+	Instances int
+
 	Line int // line in the input file
 }
+
+// Together returns the number of instances that were measured at the same time, at least 1.
+func (r Row) Together() int { return max(r.Instances, 1) }
 
 // Goodput returns the goodput for an objective in ms, and half the width of its 95%
 // confidence interval. It returns false if the goodput is unknown or was measured for
@@ -74,15 +81,31 @@ func (r Row) Goodput(sloMS float64) (rps, ci float64, ok bool) {
 }
 
 // Efficacy returns the throughput, in requests per second, of a whole GPU filled with this
-// configuration: throughput / (SM share × quota). Up to a constant, it is RPR of
-// FaST-GShare (section 3.4.1) and TE of Dilu (section 3.2).
-func (r Row) Efficacy() float64 { return r.ThroughputRPS / (r.SMPct / 100 * r.Quota) }
+// configuration: throughput / (SM share × quota), where several instances count with the sum of
+// their shares. Up to a constant, it is RPR of FaST-GShare (section 3.4.1) and TE of Dilu
+// (section 3.2).
+func (r Row) Efficacy() float64 {
+	return r.ThroughputRPS / (r.SMPct / 100 * r.Quota) / float64(r.Together())
+}
 
-// Read reads a profile; name is its name in error messages. Columns are found by name;
-// unknown columns are ignored. Read returns the first fault as an error that begins
+// Read reads a profile of single instances, for a reader that would take a row's throughput for that of one
+// instance: it fails on a row of several instances. Otherwise, it is like ReadAll.
+func Read(r io.Reader, name string) ([]Row, error) {
+	rows, err := ReadAll(r, name)
+	for _, row := range rows {
+		if row.Together() > 1 {
+			return nil, &textfile.Fault{File: name, Line: row.Line, Where: "instances",
+				What: fmt.Sprintf("%d, expected 1: the row has the throughput of several instances together; measure without --instances", row.Instances)}
+		}
+	}
+	return rows, err
+}
+
+// ReadAll reads a profile; name is its name in error messages. Columns are found by name;
+// unknown columns are ignored. ReadAll returns the first fault as an error that begins
 // FILE:LINE: COLUMN. A throughput_rps of 0 is valid: it is a measurement in which all
 // requests failed.
-func Read(r io.Reader, name string) ([]Row, error) {
+func ReadAll(r io.Reader, name string) ([]Row, error) {
 	rows, err := csvfile.Read(r, name, columns, func(line int) Row { return Row{Config: Config{Batch: 1}, Line: line} })
 	if err != nil {
 		return nil, err
@@ -108,6 +131,9 @@ func Read(r io.Reader, name string) ([]Row, error) {
 func key(r Row) (text string, line int) {
 	text = fmt.Sprintf("%s at sm_pct %s, quota %s, batch %d",
 		r.Function, csvfile.Format(r.SMPct), csvfile.Format(r.Quota), r.Batch)
+	if r.Together() > 1 {
+		text += fmt.Sprintf(" with %d instances", r.Instances)
+	}
 	if r.GPU != "" {
 		text += " on " + r.GPU
 	}

@@ -3,6 +3,7 @@ package rollout
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -21,6 +22,16 @@ const (
 // MeasuredID returns the ID of the instance that gfaas-profile measures on a GPU.
 func MeasuredID(gpuName string) string {
 	return measuredPrefix + strings.ReplaceAll(gpuName, ":", "-")
+}
+
+// MeasuredNames returns the names with which MeasuredID and MeasuredLock distinguish n instances on a GPU. The first
+// is that of the GPU.
+func MeasuredNames(gpuName string, n int) []string {
+	names := []string{gpuName}
+	for i := 2; i <= n; i++ {
+		names = append(names, fmt.Sprintf("%s.%d", gpuName, i))
+	}
+	return names
 }
 
 // MeasuredLock returns the path of the lock file that gfaas-profile holds while it measures on a GPU. The file

@@ -5,12 +5,11 @@ import (
 	"context"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
-	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/measure"
 	"github.com/gfaas/gfaas/pkg/measure/testbed"
 	"github.com/gfaas/gfaas/pkg/measure/testbed/testbedtest"
 )
@@ -20,11 +19,11 @@ func fakePlatform() platform {
 	return platform{
 		gpus:   func(list string) (string, error) { return cmp.Or(list, "sim"), nil },
 		runDir: cli.RunDir,
-		open: func(_ context.Context, groups [][]string, _ []function.Function, _ time.Duration) ([]testbed.GPUs, error) {
-			gpus := &testbedtest.GPUs{}
-			gpus.SetOthers(strings.Fields(os.Getenv("FAKE_OTHERS"))...)
+		open: func(_ context.Context, groups [][]string, _ measure.Job) ([]testbed.GPUs, error) {
 			var testbeds []testbed.GPUs
 			for range groups {
+				gpus := &testbedtest.GPUs{}
+				gpus.SetOthers(strings.Fields(os.Getenv("FAKE_OTHERS"))...)
 				testbeds = append(testbeds, gpus)
 			}
 			return testbeds, nil

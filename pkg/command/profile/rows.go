@@ -38,6 +38,8 @@ type jsonRow struct {
 	GoodputCIRPS float64  `json:"goodput_ci_rps,omitempty"`
 	SLOMS        float64  `json:"slo_ms,omitempty"`
 	IdleP95MS    float64  `json:"idle_p95_ms,omitempty"`
+
+	Instances int `json:"instances,omitempty"`
 }
 
 // printRows prints rows under -o json or -o table.
@@ -52,6 +54,7 @@ func printRows(env *cli.Env, rows []profile.Row) error {
 			GPUUtilPct: r.GPUUtilPct, SMOccupancyPct: r.SMOccupancyPct, PowerW: r.PowerW,
 			ThroughputCIRPS: r.ThroughputCIRPS, P95CIMS: r.P95CIMS, Unstable: r.Unstable,
 			GoodputCIRPS: r.GoodputCIRPS, SLOMS: r.SLOMS, IdleP95MS: r.IdleP95MS,
+			Instances: r.Instances,
 		}
 		if r.GoodputKnown {
 			list[i].GoodputRPS = &rows[i].GoodputRPS
@@ -67,6 +70,9 @@ func table(rows []profile.Row) [][]string {
 	if form.Goodput {
 		lines[0] = append(lines[0], "GOODPUT", "SLO MS")
 	}
+	if form.Instances {
+		lines[0] = append(lines[0], "INSTANCES")
+	}
 	for _, r := range rows {
 		line := []string{
 			r.Function, r.GPU, number.Short(r.SMPct), number.Short(r.Quota), strconv.Itoa(r.Batch),
@@ -75,6 +81,9 @@ func table(rows []profile.Row) [][]string {
 		}
 		if form.Goodput {
 			line = append(line, cli.OrDash(r.GoodputKnown, number.Fixed(r.GoodputRPS, 1)), cli.OrDash(r.SLOMS > 0, number.Short(r.SLOMS)))
+		}
+		if form.Instances {
+			line = append(line, strconv.Itoa(r.Together()))
 		}
 		lines = append(lines, line)
 	}

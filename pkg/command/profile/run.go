@@ -45,6 +45,18 @@ command finds: it begins with 1, and doubles N as long as this increases the thr
 by at least 5%. After the end of the load, the command waits for answers as long as
 --duration, and at least 10 s; a request that is still unanswered then is an error.
 
+Several instances. --instances N starts N instances of each configuration at the same
+time on the same GPU, and loads all of them at once: --load is the load on each one. The
+sum of their SM shares or quotas may exceed the GPU, to find out how instances affect each
+other. A row then has the column instances. Rates are sums: throughput_rps and
+goodput_rps are those of all instances together. Latencies are those of the requests to
+all instances: p95_ms is the value that 95% of these requests do not exceed, not a mean of
+the instances' values. gpu_mem_mib is the memory of one instance, the largest of them.
+cold_ms is the time from the common start until each instance has answered. The efficacy
+divides by the sum of the instances' shares. gfaas-place, gfaas serve, gfaas-sim,
+gfaas-profile search and report refuse such rows, because they need the throughput of
+single instances.
+
 Measured period. It begins after --warmup and lasts for --duration. If the throughput at
 its beginning differs from that at its end by more than --precision, the beginning is
 added to the warm-up. If half the width of the 95% confidence interval of the throughput
@@ -168,6 +180,8 @@ const runExample = `  # Measure the default grid
   gfaas-profile run function.yaml --resume profile.csv
   # Measure some configurations at saturation
   gfaas-profile run function.yaml --sm 12,24,50 --quota 0.2,0.6,1 --load max -o table
+  # Measure eight instances at the same time, each with 12% of the SMs
+  gfaas-profile run function.yaml --instances 8 --sm 12 --quota 1 -o table
   # Find the best configuration for an objective with few trials
   gfaas-profile run function.yaml --search fast --slo 69ms --batch 1,2,4,8
   # Compare with an older profile in CI
@@ -223,6 +237,7 @@ func newRun(env *cli.Env, p platform) *cobra.Command {
 	f.DurationVar(&o.SLO, "slo", 0, "p95 latency objective for the goodput and the search (default: the slo of the function)")
 	f.Float64Var(&o.Goal.Error, "error", search.DefaultError, "for fast: how far the efficacy of the result may be below the best efficacy, as a fraction")
 	f.BoolVar(&o.Goal.CheckQuota, "check-quota", true, "for fast: at the end, check whether the throughput is proportional to the quota")
+	f.IntVar(&o.Instances, "instances", 1, "instances of each configuration to measure at the same time, on the same GPU")
 	f.StringVar(&o.resume, "resume", "", "profile to continue: skip the configurations that it contains, and append the others")
 	f.StringVar(&o.trialsOut, "trials-out", "", "write each trial of the goodput search to this file (CSV), for gfaas-profile report --trials")
 	f.StringArrayVar(&o.failIf, "fail-if", nil, "exit with status 3 if this condition holds for any row, like 'p95_ms > 69'")
@@ -289,6 +304,10 @@ func (o *runOptions) checkSpace() error {
 		return err
 	case !(o.Goal.Error > 0 && o.Goal.Error < 1):
 		return cli.Usagef("--error %s: expected a fraction above 0 and below 1", number.Plain(o.Goal.Error))
+	case o.Instances < 1 || o.Instances > profile.MaxInstances:
+		return cli.Usagef("--instances %d: expected 1 to %d", o.Instances, profile.MaxInstances)
+	case o.Instances > 1 && o.trialsOut != "":
+		return cli.Usagef("--trials-out cannot be used with --instances, because the file has trials of single instances")
 	case o.StartTimeout <= 0:
 		return cli.Usagef("--start-timeout %v: expected more than 0", o.StartTimeout)
 	}
@@ -412,8 +431,12 @@ func asUsage(err error) error {
 	return err
 }
 
-// lockGPUs locks GPUs for this run.
-func lockGPUs(runDir string, names []string) (release func(), err error) {
+// lockGPUs locks GPUs, and the IDs of the instances that run on each group at the same time, for this run.
+func lockGPUs(runDir string, groups [][]string, instances int) (release func(), err error) {
+	names := slices.Concat(groups...)
+	for _, group := range groups {
+		names = append(names, rollout.MeasuredNames(group[0], instances)[1:]...)
+	}
 	return gpus.Lock(runDir, names, func(gpu string) string { return rollout.MeasuredLock(runDir, gpu) })
 }
 
@@ -495,13 +518,13 @@ func (o *runOptions) measure(ctx context.Context) (out outcome, err error) {
 		request.TrialLog = trials
 	}
 	o.env.CleansUp()
-	release, err := lockGPUs(o.platform.runDir(), slices.Concat(groups...))
+	release, err := lockGPUs(o.platform.runDir(), groups, o.Instances)
 	if err != nil {
 		return out, err
 	}
 	defer release()
 	o.announce(len(groups), len(old))
-	request.Testbeds, err = o.platform.open(ctx, groups, o.Functions, o.StartTimeout)
+	request.Testbeds, err = o.platform.open(ctx, groups, o.Job)
 	if err != nil {
 		return out, err
 	}
@@ -529,7 +552,7 @@ func (o *runOptions) loadBaseline() error {
 	if o.baselinePath == "" {
 		return nil
 	}
-	rows, err := cli.Load(o.env, o.baselinePath, profile.Read)
+	rows, err := cli.Load(o.env, o.baselinePath, profile.ReadAll)
 	if errors.Is(err, fs.ErrNotExist) {
 		return cli.Fail(cli.ExitFailure, "the first run has no baseline: save one with --out-file",
 			fmt.Errorf("cannot read --baseline %s: no such file or directory", o.baselinePath))

@@ -127,7 +127,7 @@ func appendIncompleteLine(ts *testscript.TestScript, _ bool, args []string) {
 
 // hold implements the script command hold GPU. It locks the GPU, like another run, until the script ends.
 func hold(ts *testscript.TestScript, _ bool, args []string) {
-	release, err := lockGPUs(ts.Getenv("GFAAS_RUN_DIR"), args)
+	release, err := lockGPUs(ts.Getenv("GFAAS_RUN_DIR"), [][]string{args}, 1)
 	ts.Check(err)
 	ts.Defer(release)
 }

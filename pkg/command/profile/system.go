@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/gfaas/gfaas/pkg/adapter/fnhttp"
 	"github.com/gfaas/gfaas/pkg/adapter/nvml"
@@ -15,9 +14,9 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/devices"
 	"github.com/gfaas/gfaas/pkg/command/host"
-	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/measure"
 	"github.com/gfaas/gfaas/pkg/measure/local"
 	"github.com/gfaas/gfaas/pkg/measure/testbed"
 	"github.com/gfaas/gfaas/pkg/rollout"
@@ -29,16 +28,15 @@ type platform struct {
 	gpus func(list string) (string, error)
 	// runDir returns the directory that contains the GPU locks.
 	runDir func() string
-	// open returns a testbed for each group of GPUs, which this run has locked. startTimeout limits how
-	// long an instance may take to become ready.
-	open func(ctx context.Context, groups [][]string, functions []function.Function, startTimeout time.Duration) ([]testbed.GPUs, error)
+	// open returns a testbed for each group of GPUs, which this run has locked for the job.
+	open func(ctx context.Context, groups [][]string, job measure.Job) ([]testbed.GPUs, error)
 }
 
 // realPlatform returns the platform of this host.
 func realPlatform(env *cli.Env) platform {
 	return platform{gpus: chooseGPUs, runDir: cli.RunDir,
-		open: func(ctx context.Context, groups [][]string, functions []function.Function, startTimeout time.Duration) ([]testbed.GPUs, error) {
-			return openTestbeds(ctx, env, groups, functions, startTimeout)
+		open: func(ctx context.Context, groups [][]string, job measure.Job) ([]testbed.GPUs, error) {
+			return openTestbeds(ctx, env, groups, job)
 		},
 	}
 }
@@ -57,8 +55,8 @@ func chooseGPUs(list string) (string, error) {
 	return cmp.Or(strings.Join(names, ","), devices.Default()), nil
 }
 
-// openTestbeds checks the GPUs and returns a testbed for each group.
-func openTestbeds(ctx context.Context, env *cli.Env, groups [][]string, functions []function.Function, startTimeout time.Duration) ([]testbed.GPUs, error) {
+// openTestbeds checks the GPUs and returns a testbed for each group. It stops the instances of killed runs.
+func openTestbeds(ctx context.Context, env *cli.Env, groups [][]string, job measure.Job) ([]testbed.GPUs, error) {
 	for _, name := range slices.Concat(groups...) {
 		if err := devices.Check(name); err != nil {
 			return nil, err
@@ -68,18 +66,25 @@ func openTestbeds(ctx context.Context, env *cli.Env, groups [][]string, function
 	if err := devices.Permitted("this run would use", slices.Concat(groups...)); err != nil {
 		return nil, err
 	}
-	launcher, err := host.Starter(ctx, env, cli.RunDir(), startTimeout)
+	launcher, err := host.Starter(ctx, env, cli.RunDir(), job.StartTimeout)
 	if err != nil {
 		return nil, err
 	}
-	kernels := kernelUsers(cli.RunDir(), functions)
+	if err := rollout.StopMeasured(ctx, launcher, cli.RunDir()); err != nil {
+		return nil, err
+	}
+	kernels := kernelUsers(cli.RunDir(), job.Functions)
 	var testbeds []testbed.GPUs
 	for _, names := range groups {
 		client := fnhttp.NewClient()
+		var ids []string
+		for _, name := range rollout.MeasuredNames(names[0], job.Instances) {
+			ids = append(ids, rollout.MeasuredID(name))
+		}
 		t, err := local.New(ctx, local.Config{
 			Launcher: launcher, Invoker: client, Encode: encoder(client), Status: tokend.Dial(cli.RunDir()).Status,
 			Kernels: kernels, Processes: processes, Meter: newMeter,
-		}, names, rollout.MeasuredID(names[0]))
+		}, names, ids)
 		if err != nil {
 			return nil, err
 		}

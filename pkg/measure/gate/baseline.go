@@ -26,9 +26,12 @@ func NewBaseline(path string, rows []profile.Row, job measure.Job, allowed float
 	wanted := job.Points()
 	b := &Baseline{path: path, rows: map[measure.Point]profile.Row{}, allowed: allowed}
 	var others []string
+	var together int // the number of instances of a row of this configuration, if it differs from the job's
 	for _, row := range rows {
 		switch at := measure.PointOf(row); {
 		case !wanted[at]:
+		case row.Together() != job.Together():
+			together = row.Together()
 		case row.GPU != "" && row.GPU != job.GPU:
 			others = append(others, row.GPU)
 		case row.GPU == "" && b.rows[at].GPU != "": // the row of the model counts
@@ -38,6 +41,9 @@ func NewBaseline(path string, rows []profile.Row, job measure.Job, allowed float
 	}
 	if len(b.rows) > 0 {
 		return b, nil
+	}
+	if together > 0 {
+		return nil, fmt.Errorf("%s was measured with %s at the same time and this run measures %d: expected the same number", path, number.Count(together, "instance"), job.Together())
 	}
 	if len(others) > 0 {
 		slices.Sort(others)

@@ -62,7 +62,9 @@ var halfWidths = map[string]func(profile.Row) float64{
 	"throughput_rps": func(r profile.Row) float64 { return r.ThroughputCIRPS },
 	"p95_ms":         func(r profile.Row) float64 { return r.P95CIMS },
 	"goodput_rps":    func(r profile.Row) float64 { return r.GoodputCIRPS },
-	"efficacy":       func(r profile.Row) float64 { return r.ThroughputCIRPS / (r.SMPct / 100 * r.Quota) },
+	"efficacy": func(r profile.Row) float64 {
+		return r.ThroughputCIRPS / (r.SMPct / 100 * r.Quota) / float64(r.Together())
+	},
 }
 
 // Figures returns a metric of a measurement and half the width of its 95% confidence

@@ -267,15 +267,15 @@ func readEarlier(path string, form profile.Form) (Earlier, error) {
 	}
 	header, err := csv.NewReader(bytes.NewReader(bytes.TrimPrefix(whole, []byte("\uFEFF")))).Read()
 	if err == nil {
-		basic, all := profile.Form{}.Header(), profile.Whole.Header()
-		p.form.Goodput = form.Goodput || slices.ContainsFunc(all[len(basic):], func(name string) bool { return slices.Contains(header, name) })
+		all := profile.Whole.Header()
+		p.form = form.With(header)
 		p.same = slices.Equal(header, p.form.Header())
 		if strange := slices.IndexFunc(header, func(name string) bool { return !slices.Contains(all, name) }); strange >= 0 {
 			return p, fmt.Errorf("%s:1: %s: unknown column, whose values a resumed run would lose: expected a subset of %s",
 				path, header[strange], strings.Join(all, ","))
 		}
 	}
-	p.Rows, err = profile.Read(bytes.NewReader(whole), path)
+	p.Rows, err = profile.ReadAll(bytes.NewReader(whole), path)
 	return p, err
 }
 

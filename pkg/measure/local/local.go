@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/instance"
@@ -51,24 +52,26 @@ type Config struct {
 type GPUs struct {
 	config  Config
 	names   []string
-	id      string // of the instance
-	started bool   // an instance was started at least once
+	ids     []string    // of the instances that run at the same time
+	started atomic.Bool // an instance was started at least once
 }
 
 // New returns the testbed of the named GPUs, which this process must have locked. Its
-// instances run one at a time, all with that ID. New stops an instance with this ID that an
+// instances that run at the same time have these IDs. New stops instances with these IDs that an
 // earlier, killed process has left.
-func New(ctx context.Context, config Config, names []string, id string) (*GPUs, error) {
-	if err := config.Launcher.Stop(ctx, instance.Record{ID: id, Registered: []string{id}}); err != nil {
-		return nil, err
+func New(ctx context.Context, config Config, names, ids []string) (*GPUs, error) {
+	for _, id := range ids {
+		if err := config.Launcher.Stop(ctx, instance.Record{ID: id, Registered: []string{id}}); err != nil {
+			return nil, err
+		}
 	}
-	return &GPUs{config: config, names: names, id: id}, nil
+	return &GPUs{config: config, names: names, ids: ids}, nil
 }
 
 // Start implements testbed.GPUs.
 func (g *GPUs) Start(ctx context.Context, fn function.Function, options testbed.Options) (testbed.Instance, error) {
-	g.started = true
-	record, err := g.config.Launcher.Start(ctx, fn, instance.Placement{ID: g.id, GPUs: g.names[:max(fn.GPUs, 1)], Slice: options.Slice, Oversubscribe: options.Parks})
+	g.started.Store(true)
+	record, err := g.config.Launcher.Start(ctx, fn, instance.Placement{ID: g.ids[options.Number], GPUs: g.names[:max(fn.GPUs, 1)], Slice: options.Slice, Oversubscribe: options.Parks})
 	if err != nil {
 		return nil, err
 	}
@@ -90,14 +93,14 @@ func (g *GPUs) OtherUsers(ctx context.Context) []string {
 	for _, one := range g.status(ctx).GPUs {
 		for _, c := range one.Clients {
 			known = append(known, c.PID)
-			if slices.Contains(g.names, one.GPU) && c.Instance != g.id && c.PID > 0 && !slices.Contains(executors, c.PID) {
+			if slices.Contains(g.names, one.GPU) && !slices.Contains(g.ids, c.Instance) && c.PID > 0 && !slices.Contains(executors, c.PID) {
 				ids = append(ids, c.Instance)
 			}
 		}
 	}
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
-	if g.started {
+	if g.started.Load() {
 		return ids
 	}
 	return append(ids, g.foreign(known)...)

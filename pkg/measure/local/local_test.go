@@ -16,10 +16,10 @@ import (
 // them can be the instance's.
 func TestOthers(t *testing.T) {
 	status := wire.Status{GPUs: []wire.GPUStatus{
-		{GPU: "sim", Clients: []wire.ClientStatus{{Instance: "profile-sim", PID: 1}, {Instance: "b", PID: 2}, {Instance: "a", PID: 3}, {Instance: "executor", PID: 4}, {Instance: "leaving"}}},
+		{GPU: "sim", Clients: []wire.ClientStatus{{Instance: "profile-sim", PID: 1}, {Instance: "profile-sim.2", PID: 6}, {Instance: "b", PID: 2}, {Instance: "a", PID: 3}, {Instance: "executor", PID: 4}, {Instance: "leaving"}}},
 		{GPU: "sim:1", Clients: []wire.ClientStatus{{Instance: "elsewhere", PID: 5}}},
 	}}
-	g := &GPUs{names: []string{"sim"}, id: "profile-sim", config: Config{
+	g := &GPUs{names: []string{"sim"}, ids: []string{"profile-sim", "profile-sim.2"}, config: Config{
 		Status:    func(context.Context) (wire.Status, error) { return status, nil },
 		Kernels:   func(context.Context) ([]int, []string) { return []int{4}, []string{"client c"} },
 		Processes: func([]string) []int { return []int{os.Getpid(), 2, 4} },
@@ -28,7 +28,7 @@ func TestOthers(t *testing.T) {
 	if len(before) != 4 || !slices.Equal(before[:3], []string{"a", "b", "client c"}) || !strings.HasPrefix(before[3], "process ") {
 		t.Errorf("before the first instance: %q", before)
 	}
-	g.started = true
+	g.started.Store(true)
 	if got := g.OtherUsers(t.Context()); !slices.Equal(got, []string{"a", "b", "client c"}) {
 		t.Errorf("after it: %q", got)
 	}

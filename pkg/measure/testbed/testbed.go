@@ -2,7 +2,7 @@
 // starts instances of functions there, loads them and observes them.
 //
 // One instance runs on a group of GPUs at a time, so that instances do not
-// distort each other's results. The commands implement the port with the adapters
+// distort each other's results, unless their joint performance is measured. The commands implement the port with the adapters
 // of the real system; package testbedtest has a fake.
 package testbed
 
@@ -14,10 +14,11 @@ import (
 	"github.com/gfaas/gfaas/pkg/load"
 )
 
-// GPUs is a group of GPUs on which one instance is measured at a time.
+// GPUs is a group of GPUs on which one configuration is measured at a time.
 type GPUs interface {
 	// Start starts an instance and returns when it is ready. The caller must
-	// have stopped the previous one. A failed Start leaves no process and no
+	// have stopped the previous one with the same Options.Number. Instances with
+	// different numbers may start and run at the same time. A failed Start leaves no process and no
 	// registration; its error includes the last lines that the instance printed.
 	Start(ctx context.Context, fn function.Function, options Options) (Instance, error)
 	// OtherUsers returns the names of other users of the GPUs now, sorted.
@@ -29,6 +30,8 @@ type GPUs interface {
 // Options are the conditions under which an instance runs.
 type Options struct {
 	Slice gpu.Slice
+	// Number distinguishes the instances that run at the same time, from 0.
+	Number int
 	// Parks moves the instance's GPU memory to the host while it is idle.
 	Parks bool
 }

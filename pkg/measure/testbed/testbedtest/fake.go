@@ -29,7 +29,8 @@ type GPUs struct {
 	MostRunning int            // at the same time
 	Requests    map[string]int // number of requests by "batch body"
 	otherUsers  []string
-	stopped     time.Time // last stop of an instance that does not park
+	numbers     map[int]bool // Options.Number of the running instances
+	stopped     time.Time    // last stop of an instance that does not park
 }
 
 // errNoEngine is an error that every start meets.
@@ -107,16 +108,24 @@ func (f *GPUs) Start(ctx context.Context, fn function.Function, options testbed.
 	if fault := fn.Env["FAKE_FAULT"]; options.Parks && fault == "parkless" {
 		return nil, errors.New("ended before it was ready: managed memory is not supported")
 	}
+	if f.numbers[options.Number] {
+		return nil, fmt.Errorf("an instance with the number %d is running", options.Number)
+	}
+	if f.numbers == nil {
+		f.numbers = map[int]bool{}
+	}
+	f.numbers[options.Number] = true
 	f.Running++
 	f.MostRunning = max(f.MostRunning, f.Running)
 	return &instance{
-		gpus: f, fault: fn.Env["FAKE_FAULT"], slice: s, parks: options.Parks, one: make(chan struct{}, 1),
+		gpus: f, number: options.Number, fault: fn.Env["FAKE_FAULT"], slice: s, parks: options.Parks, one: make(chan struct{}, 1),
 		service: time.Duration(float64(full) / (s.SMPct / 100) / s.QuotaLimit), started: time.Now(), worked: time.Now(),
 	}, nil
 }
 
 type instance struct {
 	gpus    *GPUs
+	number  int
 	fault   string
 	slice   gpu.Slice
 	one     chan struct{}
@@ -223,6 +232,7 @@ func (s *instance) Stop(ctx context.Context) error {
 	s.gpus.mu.Lock()
 	defer s.gpus.mu.Unlock()
 	s.gpus.Running--
+	delete(s.gpus.numbers, s.number)
 	if !s.parks {
 		s.gpus.stopped = time.Now()
 	}
