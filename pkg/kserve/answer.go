@@ -168,7 +168,7 @@ func (s *splitter) splitOutput(text []byte) error {
 	}
 	parts, ok := s.cutTensor(data, sizes)
 	if !ok {
-		return fmt.Errorf("the data is not a list of as many values as the shape %s has", shape)
+		return fmt.Errorf("the number of values in the data does not match the shape %s", shape)
 	}
 	for i, f := range all {
 		s.add(separator(i))

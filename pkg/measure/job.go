@@ -108,7 +108,7 @@ func (j Job) EarlierRows(rows []profile.Row, path string) (map[Point]profile.Row
 			return nil, fmt.Errorf("%s:%d: gpu: %q, expected %q, on which this run measures", path, row.Line, row.GPU, j.GPU)
 		}
 		if row.Together() != j.Together() {
-			return nil, fmt.Errorf("%s:%d: instances: %d, expected %d, as many as this run measures at the same time", path, row.Line, row.Together(), j.Together())
+			return nil, fmt.Errorf("%s:%d: instances: %d, expected %d, the number that this run measures at the same time", path, row.Line, row.Together(), j.Together())
 		}
 		if at := PointOf(row); wanted[at] {
 			old[at] = row

@@ -13,7 +13,7 @@ import (
 
 // Several instances of a configuration are measured at the same time with one load, which is the sum of the loads of
 // single instances (FaST-GShare, section 5.3). So the throughput is the sum over the instances, and the latencies are
-// those of the requests to all of them.
+// measured over the requests to all of them.
 
 // senders returns a sender for each instance.
 func (t trial) senders(ctx context.Context, all []testbed.Instance, batch int) (senders []load.Sender, err error) {
@@ -43,7 +43,7 @@ func forAll(o load.Options, n int) load.Options {
 	return o
 }
 
-// inTurn returns a sender that passes each request to one of the senders. In a closed loop, that is the one with the
+// inTurn returns a sender that passes each request to one of the senders. In a closed loop, it chooses the sender with the
 // fewest unanswered requests, so that each has its share of the workers; among equals, they take turns. The requests of
 // a Poisson process are distributed at random, so that each sender gets a Poisson process.
 func inTurn(senders []load.Sender, kind load.Kind, seed uint64) load.Sender {

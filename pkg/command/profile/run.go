@@ -49,7 +49,7 @@ Several instances. --instances N starts N instances of each configuration at the
 time on the same GPU, and loads all of them at once: --load is the load on each one. The
 sum of their SM shares or quotas may exceed the GPU, to find out how instances affect each
 other. A row then has the column instances. Rates are sums: throughput_rps and
-goodput_rps are those of all instances together. Latencies are those of the requests to
+goodput_rps count the answers of all instances. Latencies are those of the requests to
 all instances: p95_ms is the value that 95% of these requests do not exceed, not a mean of
 the instances' values. gpu_mem_mib is the memory of one instance, the largest of them.
 cold_ms is the time from the common start until each instance has answered. The efficacy

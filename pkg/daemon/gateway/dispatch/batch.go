@@ -41,7 +41,7 @@ func (f *Function) Dismiss(n int) {
 	f.gathered -= n
 }
 
-// queueFull reports whether as many calls as may wait do wait. The policy counts a batch as one. Locked.
+// queueFull reports whether the number of waiting calls has reached its limit. The policy counts a batch as one. Locked.
 func (f *Function) queueFull() bool { return f.alone+f.gathered >= f.queue }
 
 // SubmitBatch puts the attempt of a batch into the queue, or refuses it, like Submit. Its calls have been admitted;

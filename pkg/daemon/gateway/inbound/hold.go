@@ -11,7 +11,7 @@ type Hold struct {
 	reserved int64
 }
 
-// Hold reserves as much memory as for the head of a body. It returns nil if that is not available now.
+// Hold reserves the memory of the head of a long body. It returns nil if that is not available now.
 func (in *Intake) Hold() *Hold {
 	h := &Hold{in: in}
 	if !h.grow(in.cfg.Buffer) {
