@@ -16,6 +16,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/refusal"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/splitmix"
 )
 
 // doubler is a model server. It answers an instance, a number, with twice its value, in v1 and v2. It answers 400 to a
@@ -414,6 +415,91 @@ func TestBatchQueue(t *testing.T) {
 	}
 	wg.Wait()
 	w.awaitNoCalls()
+}
+
+// TestBatchDrains: calls that wait for their batch when the gateway shuts down are served.
+func TestBatchDrains(t *testing.T) {
+	d := &doubler{}
+	w := newWorld(t, d, nil)
+	w.apply(fn("f", func(f *function.Function) { f.Batcher = &function.Batcher{Max: 8, Latency: 200 * time.Millisecond} }))
+	answers := make(chan []answer, 1)
+	go func() { answers <- w.together([]string{v1(0), v1(1)}) }()
+	w.waiting(2)
+	w.close()
+	for i, a := range <-answers {
+		if got := predictions(t, a); !slices.Equal(got, []float64{2 * float64(i)}) {
+			t.Errorf("call %d: got %+v, want %v", i, a, 2*i)
+		}
+	}
+}
+
+// TestBatchTimeout: the limit on the time until an answer holds for all calls of a batch.
+func TestBatchTimeout(t *testing.T) {
+	d := &doubler{arrived: make(chan struct{}, 1), release: make(chan struct{})}
+	w := newWorld(t, d, nil)
+	w.apply(batching(2, func(f *function.Function) { f.Timeout = 50 * time.Millisecond }))
+	for _, a := range w.together([]string{v1(0), v1(1)}, []string{"Idempotency-Key", "k"}) {
+		checkRefusal(t, a, 504, refusal.Timeout)
+	}
+	w.awaitNoCalls()
+	w.checkNoMemory()
+}
+
+// TestBatchStorm: among many callers, some of which disconnect, and calls that the instance refuses, each caller gets its
+// own answer.
+func TestBatchStorm(t *testing.T) {
+	d := &doubler{}
+	w := newWorld(t, d, func(c *Config) { c.Concurrency = 3 })
+	w.apply(fn("f", func(f *function.Function) {
+		f.Scale.Max, f.Queue = 3, 1000
+		f.Batcher = &function.Batcher{Max: 8, Latency: time.Millisecond}
+	}))
+	var callers sync.WaitGroup
+	for n := range 24 {
+		callers.Go(func() {
+			r := splitmix.Source(n)
+			for range 12 {
+				numbers := make([]float64, 1+r.Below(3))
+				for i := range numbers {
+					numbers[i] = float64(1000 + r.Below(1000))
+				}
+				refused := r.Below(20) == 0
+				if refused {
+					numbers[0] = -1
+				}
+				ctx, leave := context.WithCancel(context.Background())
+				if r.Below(5) == 0 {
+					time.AfterFunc(time.Duration(r.Below(3000))*time.Microsecond, leave)
+				}
+				a, err := w.try(ctx, "POST", "/function/f", v1(numbers...))
+				left := ctx.Err() != nil
+				leave()
+				switch {
+				case left:
+				case err != nil:
+					t.Error(err)
+				case refused:
+					if a.status != 400 {
+						t.Errorf("%v: got %+v, want status 400", numbers, a)
+					}
+				default:
+					got := predictions(t, a)
+					for i := range numbers {
+						if len(got) != len(numbers) || got[i] != 2*numbers[i] {
+							t.Errorf("%v: got %v", numbers, got)
+							break
+						}
+					}
+				}
+			}
+		})
+	}
+	callers.Wait()
+	w.awaitNoCalls()
+	w.checkNoMemory()
+	if f := w.Status().Functions[0]; *f.Waiting != 0 || *f.InFlight != 0 {
+		t.Errorf("%d calls wait and %d run, want none", *f.Waiting, *f.InFlight)
+	}
 }
 
 // TestBatchWithoutMemory: without memory for a batch's answer, its calls are sent alone.

@@ -123,7 +123,7 @@ func (d *Dispatcher) submit(a *Attempt, f *Function, owner Owner, prepare func(n
 	a.d, a.function, a.owner, a.turn = d, f, owner, make(chan Turn, 1)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.policy.closed || d.Draining.IsSet() {
+	if d.policy.closed || d.Draining.IsSet() && a.batch == 0 {
 		a.refuse(refusal.Ending())
 		return
 	}

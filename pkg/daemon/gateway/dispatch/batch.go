@@ -45,10 +45,11 @@ func (f *Function) Dismiss(n int) {
 func (f *Function) queueFull() bool { return f.alone+f.gathered >= f.queue }
 
 // SubmitBatch puts the attempt of a batch into the queue, or refuses it, like Submit. Its calls have been admitted;
-// since is when the oldest one began to wait.
+// since is when the oldest one began to wait. Because they arrived before Draining was set, it does not refuse them for
+// that.
 func (d *Dispatcher) SubmitBatch(a *Attempt, f *Function, owner Owner, since time.Duration) {
+	a.batch = 1
 	d.submit(a, f, owner, func(now time.Duration) *refusal.Error {
-		a.batch = 1
 		a.deadline = since + d.cfg.QueueTimeout
 		return nil
 	})
