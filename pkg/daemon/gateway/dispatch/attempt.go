@@ -23,19 +23,20 @@ type Attempt struct {
 	turn     chan Turn // has capacity 1
 
 	// Dispatcher.mu guards the rest.
-	id        int64
-	batch     int // number of calls in its batch; 0 if it is not a batch
-	state     attemptState
-	on        *Instance       // the instance that it was dispatched to
-	arrived   time.Duration   // when its current wait in the queue began
-	deadline  time.Duration   // latest time of its dispatch
-	sent      time.Duration   // when it was dispatched
-	queued    time.Duration   // total time in the queue, earlier tries included
-	starting  time.Duration   // how long the start or the unparking of its instance took
-	loading   bool            // starting counts an unparking, whose time is charged to the function
-	found     residency.Start // kind of start
-	reason    queue.Reason    // the policy's reason for its dispatch
-	abandoned bool            // its caller left while its instance was starting
+	id         int64
+	batch      int  // number of calls in its batch; 0 if it is not a batch
+	sentBefore bool // its batch was sent before, with that number of calls
+	state      attemptState
+	on         *Instance       // the instance that it was dispatched to
+	arrived    time.Duration   // when its current wait in the queue began
+	deadline   time.Duration   // latest time of its dispatch
+	sent       time.Duration   // when it was dispatched
+	queued     time.Duration   // total time in the queue, earlier tries included
+	starting   time.Duration   // how long the start or the unparking of its instance took
+	loading    bool            // starting counts an unparking, whose time is charged to the function
+	found      residency.Start // kind of start
+	reason     queue.Reason    // the policy's reason for its dispatch
+	abandoned  bool            // its caller left while its instance was starting
 }
 
 type attemptState uint8
@@ -153,15 +154,24 @@ func (d *Dispatcher) submit(a *Attempt, f *Function, owner Owner, prepare func(n
 // wait puts the attempt into the queue. Locked.
 func (a *Attempt) wait(now time.Duration) {
 	a.arrived, a.state = now, attemptWaits
-	if a.batch == 0 {
-		a.function.alone++
-	}
+	a.countWaiting(1)
 }
 
 // waited records the end of the attempt's wait in the queue. Locked.
 func (a *Attempt) waited() {
-	if a.state == attemptWaits && a.batch == 0 {
-		a.function.alone--
+	if a.state == attemptWaits {
+		a.countWaiting(-1)
+	}
+}
+
+// countWaiting adds the attempt to its function's waiting calls (1) or removes it (-1). The calls of a batch that was
+// not sent yet are counted by Admit and Dismiss. Locked.
+func (a *Attempt) countWaiting(sign int) {
+	switch {
+	case a.batch == 0:
+		a.function.alone += sign
+	case a.sentBefore:
+		a.function.gathered += sign * a.batch
 	}
 }
 

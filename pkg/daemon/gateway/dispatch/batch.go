@@ -60,11 +60,11 @@ func (d *Dispatcher) Overdue(since time.Duration) time.Duration {
 	return d.Now() - since - d.cfg.QueueTimeout
 }
 
-// Sent records the number of calls in the attempt's batch, for the status.
+// Sent records the number of calls in the attempt's batch. If the batch returns to the queue, they count there again.
 func (a *Attempt) Sent(calls int) {
 	a.d.mu.Lock()
 	defer a.d.mu.Unlock()
-	a.batch = calls
+	a.batch, a.sentBefore = calls, true
 }
 
 // Transfer makes another call the owner of an attempt.
@@ -100,16 +100,20 @@ func batchOf(c *scale.Instance) int {
 // setMaxBatch updates the largest batch that an instance of the function takes. Without instances, it is that of the
 // function. Locked.
 func (f *Function) setMaxBatch() {
+	b := f.Calls().Batcher
+	if b == nil {
+		f.maxBatch = 0
+		return
+	}
 	most := 0
 	for _, i := range f.d.instances {
 		if i.function == f && i.alive() {
 			most = max(most, f.MaxBatch(i.record))
 		}
 	}
-	if b := f.Calls().Batcher; most == 0 && b != nil {
-		most = b.Max
+	if f.maxBatch = most; most == 0 {
+		f.maxBatch = b.Max
 	}
-	f.maxBatch = most
 }
 
 // callsIn returns the number of calls that attempts stand for.

@@ -276,7 +276,7 @@ func (m *member) repeatedAlone() bool {
 // withoutShared removes the headers of an answer that are about its body, or that must not be given to several callers.
 func withoutShared(h http.Header, length int) http.Header {
 	h = h.Clone()
-	for _, name := range []string{"Accept-Ranges", "Content-Digest", "Content-Md5", "Content-Range", "Digest", "Etag", "Repr-Digest", "Set-Cookie", "Trailer"} {
+	for _, name := range []string{"Accept-Ranges", "Content-Digest", "Content-Md5", "Content-Range", "Digest", "Etag", "Repr-Digest", "Set-Cookie", "Trailer", "Transfer-Encoding"} {
 		delete(h, name)
 	}
 	h["Content-Length"] = []string{strconv.Itoa(length)}
