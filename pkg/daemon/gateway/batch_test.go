@@ -47,7 +47,7 @@ func (d *doubler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	text, _ := io.ReadAll(r.Body)
 	if err := json.Unmarshal(text, &body); err != nil {
-		http.Error(w, "malformed: "+err.Error(), 422)
+		http.Error(w, "malformed: "+err.Error(), http.StatusUnprocessableEntity)
 		return
 	}
 	numbers := body.Instances
