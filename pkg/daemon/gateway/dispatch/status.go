@@ -57,7 +57,9 @@ func (d *Dispatcher) Status() status.Status {
 	ready, planned, inFlight := map[*Function]int{}, map[*Function]float64{}, map[*Function]int{}
 	loaded := d.loadedGPUs()
 	for _, i := range d.instances {
-		inFlight[i.function] += callsIn(i.attempts)
+		for _, a := range i.attempts {
+			inFlight[a.function] += max(a.batch, 1)
+		}
 		if i.state == instanceReady {
 			ready[i.function]++
 			planned[i.function] += i.record.RPS
