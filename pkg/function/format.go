@@ -30,7 +30,11 @@ func (fn Function) withoutDefaults() Function {
 	fn.Contract, fn.Kind = unless(fn.Contract, DefaultContract), unless(fn.Kind, DefaultKind)
 	fn.Weight, fn.Tenant = unless(fn.Weight, 1), unless(fn.Tenant, DefaultTenant)
 	fn.Scale, fn.Inflight = unless(fn.Scale, DefaultScale), unless(fn.Inflight, DefaultInflight)
-	fn.Restart = unless(fn.Restart, DefaultRestart)
+	if fn.Kind == Training {
+		fn.Restart, fn.MaxRestarts = unless(fn.Restart, RestartOnFailure), unless(fn.MaxRestarts, DefaultMaxRestarts)
+	} else {
+		fn.Restart = unless(fn.Restart, DefaultRestart)
+	}
 	fn.Unmanaged = unless(fn.Unmanaged, DefaultUnmanaged)
 	return fn
 }

@@ -35,11 +35,18 @@ type Function struct {
 	Batcher *Batcher `yaml:"batcher,omitempty,flow"`
 
 	// Timeout limits a gateway's calls: the time until the head of the answer, then each pause; 0: the gateway's.
-	Timeout  time.Duration `yaml:"timeout,omitempty"`
-	Queue    int           `yaml:"queue,omitempty"`       // calls that may be queued at a gateway; 0: the gateway's
-	Restart  string        `yaml:"restart,omitempty"`     // no, on-failure or always: whether an ended instance is restarted
-	Limits   Limits        `yaml:"limits,omitempty,flow"` // a container's limits in addition to its slice
-	ReadOnly bool          `yaml:"read_only,omitempty"`   // a container's root file system is read-only
+	Timeout time.Duration `yaml:"timeout,omitempty"`
+	Queue   int           `yaml:"queue,omitempty"` // calls that may be queued at a gateway; 0: the gateway's
+	// Restart is no, on-failure or always: whether an ended instance is restarted. The default is on-failure for training
+	// functions, and no for others.
+	Restart  string `yaml:"restart,omitempty"`
+	Limits   Limits `yaml:"limits,omitempty,flow"` // a container's limits in addition to its slice
+	ReadOnly bool   `yaml:"read_only,omitempty"`   // a container's root file system is read-only
+
+	// The keys of training functions. See Training.
+	MaxRestarts int           `yaml:"max_restarts,omitempty"` // restarts after failures; default 6; 0 only with restart: no
+	Deadline    time.Duration `yaml:"deadline,omitempty"`     // limit on a process's job, restarts and pauses included; 0: none
+	Progress    string        `yaml:"progress,omitempty"`     // regular expression (RE2) that matches one line of output per iteration; empty: none
 
 	// Unmanaged is StopUnmanaged if the instances' processes that use the GPU without the preload
 	// library are killed; otherwise they are only reported.

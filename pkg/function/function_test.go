@@ -30,6 +30,8 @@ batcher: {max: 16, latency: 2ms, repeat: true}
 timeout: 10m
 queue: 64
 restart: on-failure
+max_restarts: 3
+progress: '^step [0-9]+'
 limits: {memory: 4GiB, pids: 512, cpus: 1.5}
 read_only: true
 unmanaged: stop
@@ -58,6 +60,7 @@ func TestParseAllKeys(t *testing.T) {
 	case fn.Scale != Scale{1, 3, 90 * time.Second}, fn.Inflight != 4, fn.Timeout != 10*time.Minute, fn.Queue != 64:
 	case fn.SM != 24, fn.Quota != Quota{0.3, 0.6}, fn.Quota.String() != "0.3:0.6", Quota{0.5, 0.5}.String() != "0.5":
 	case fn.Batcher == nil, *fn.Batcher != Batcher{16, 2 * time.Millisecond, true}, fn.MaxBatch() != 16:
+	case fn.MaxRestarts != 3, fn.Progress != "^step [0-9]+":
 	case fn.Restart != "on-failure", fn.Limits != Limits{4 * gpu.GiB, 512, 1.5}, !fn.ReadOnly, fn.Unmanaged != "stop":
 	case !slices.Equal(fn.Probes.Paths, []string{"/live", "/a%20b"}), fn.Probes.Methods == nil, len(fn.Probes.Methods) != 0, !bool(fn.KeepUpgraded):
 	case fn.Labels["team"] != "vision", fn.Annotations["topic"] != "a: b":
@@ -86,6 +89,35 @@ func TestParseDefaultsAndDocuments(t *testing.T) {
 	}
 }
 
+// TestParseTraining checks the restarts of a training function, and that Format writes what differs from the
+// defaults of its kind.
+func TestParseTraining(t *testing.T) {
+	const job = "name: a\ncommand: [x]\nkind: training\n"
+	for keys, want := range map[string]struct {
+		restart string
+		most    int
+		written string
+	}{
+		"":                  {"on-failure", 6, ""},
+		"max_restarts: 2\n": {"on-failure", 2, "max_restarts: 2\n"},
+		"max_restarts: 0\n": {"no", 0, "restart: \"no\"\n"},
+		"restart: no\n":     {"no", 0, "restart: \"no\"\n"},
+		"deadline: 90m\n":   {"on-failure", 6, "deadline: 1h30m0s\n"},
+	} {
+		fn := parse(t, job+keys)[0]
+		if fn.Restart != want.restart || fn.MaxRestarts != want.most {
+			t.Errorf("%q: restart %s, max_restarts %d; want %s, %d", keys, fn.Restart, fn.MaxRestarts, want.restart, want.most)
+		}
+		text, err := Format([]Function{fn})
+		if wanted := "name: a\ncommand: [x]\nkind: training\n" + want.written; err != nil || string(text) != wanted {
+			t.Errorf("%q: Format: got %q, %v; want %q", keys, text, err, wanted)
+		}
+		if again := parse(t, string(text))[0]; again.Restart != fn.Restart || again.MaxRestarts != fn.MaxRestarts || again.Deadline != fn.Deadline {
+			t.Errorf("%q: Parse of what Format wrote: got %+v, want %+v", keys, again, fn)
+		}
+	}
+}
+
 func TestParseAlias(t *testing.T) {
 	fn := parse(t, "name: a\ncommand: [&c ./a, *c]\nenv: {A: &v x, B: *v}\n")[0]
 	if fn.Command[1] != "./a" || fn.Env["B"] != "x" {
@@ -95,6 +127,7 @@ func TestParseAlias(t *testing.T) {
 
 func TestParseFaults(t *testing.T) {
 	const ok = "name: a\nimage: x\n"
+	const job = "name: a\nkind: training\ncommand: [x]\n"
 	for what, c := range map[string]struct{ text, want string }{
 		"unknown key":               {ok + "gpumem: 3\n", "f.yaml:3: gpumem: unknown key, expected one of annotations, batcher, command, "},
 		"near key":                  {ok + "gpumem: 3\n", ", weight (did you mean gpu_mem?)"},
@@ -177,6 +210,14 @@ func TestParseFaults(t *testing.T) {
 		"syntax":                    {"name: a\nimage: [x\nport: 1\n", "f.yaml:2: did not find expected"},
 		"tab":                       {"name: a\n\timage: x\n", "f.yaml:2: "},
 		"long line":                 {"name: a\nimage: " + strings.Repeat("x", 10<<20), "f.yaml:2: the line has"},
+		"max_restarts":              {job + "max_restarts: -1\n", "f.yaml:4: max_restarts: \"-1\", expected a whole number from 0 to 1000"},
+		"deadline":                  {job + "deadline: 0s\n", "f.yaml:4: deadline: \"0s\", expected a duration above 0"},
+		"deadline of a container":   {job + "image: x\ndeadline: 1h\n", "f.yaml:5: deadline: applies only to processes"},
+		"progress":                  {job + "progress: 'step ('\n", "f.yaml:4: progress: error parsing regexp"},
+		"progress of nothing":       {job + "progress: ''\n", "f.yaml:4: progress: an empty pattern"},
+		"progress of a server":      {ok + "progress: step\n", "f.yaml:3: progress: not allowed with \"kind: inference\", expected \"kind: training\""},
+		"a job for ever":            {job + "restart: always\n", "f.yaml:4: restart: \"always\" is not allowed with \"kind: training\""},
+		"restarts of none":          {job + "restart: no\nmax_restarts: 3\n", "f.yaml:5: max_restarts: not allowed with \"restart: no\""},
 		"kernels without a request": {"name: a\nkind: kernels\n", "f.yaml:1: request: missing"},
 		"a request of no kernels":   {"name: a\nrequest: r.json\n", "f.yaml:2: request: not allowed with \"kind: inference\""},
 		"kernels with a command":    {"name: a\nkind: kernels\nrequest: r.json\ncommand: [x]\n", "f.yaml:4: command: not allowed with \"kind: kernels\""},

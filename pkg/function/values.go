@@ -23,8 +23,17 @@ const (
 	DefaultContract = "auto"
 	DefaultKind     = "inference"
 	Kernels         = "kernels" // the kind of functions that are kernel graphs
-	DefaultTenant   = "default"
-	DefaultRestart  = "no"
+
+	// Training is the kind of functions that are jobs: their commands run to completion, answer no
+	// calls, and are restarted only after a failure.
+	Training       = "training"
+	DefaultTenant  = "default"
+	DefaultRestart = "no"
+
+	// RestartOnFailure is the default of Function.Restart for training functions, and
+	// DefaultMaxRestarts that of Function.MaxRestarts.
+	RestartOnFailure   = "on-failure"
+	DefaultMaxRestarts = 6
 
 	// The values of Function.Unmanaged.
 	DefaultUnmanaged = "report"
@@ -47,6 +56,7 @@ const (
 	maxQueue     = 1 << 20
 	maxBatch     = 4096
 	maxLatency   = time.Minute
+	maxRestarts  = 1000
 )
 
 // maxGPUs is the most GPUs of one instance.
@@ -56,8 +66,8 @@ const maxGPUs = 1024
 // the singular).
 var (
 	contracts = []string{"auto", "http", "openfaas", "kserve-v2", "openai"}
-	kinds     = []string{"inference", "training", Kernels}
-	restarts  = []string{"no", "on-failure", "always"}
+	kinds     = []string{"inference", Training, Kernels}
+	restarts  = []string{DefaultRestart, RestartOnFailure, "always"}
 	unmanaged = []string{DefaultUnmanaged, StopUnmanaged}
 	websocket = []string{"close", keepWebSocket}
 )
@@ -84,35 +94,38 @@ func (p *parser) function(n *yaml.Node) (fn Function, line int) {
 	fn = Function{Port: DefaultPort, Contract: DefaultContract, Kind: DefaultKind, GPUs: 1, Weight: 1, Tenant: DefaultTenant, Restart: DefaultRestart,
 		Scale: DefaultScale, Inflight: DefaultInflight, Unmanaged: DefaultUnmanaged}
 	lines := p.mapping(n, "", map[string]setter{
-		"name":        func(key string, v *yaml.Node) { fn.Name = p.name(v, key) },
-		"image":       func(key string, v *yaml.Node) { fn.Image = p.word(v, key, "an image like registry/resnet:1") },
-		"command":     func(key string, v *yaml.Node) { fn.Command = p.command(v, key) },
-		"env":         func(key string, v *yaml.Node) { fn.Env = p.env(v, key) },
-		"port":        func(key string, v *yaml.Node) { fn.Port = p.whole(v, key, 1, math.MaxUint16) },
-		"contract":    func(key string, v *yaml.Node) { fn.Contract = p.oneOf(v, key, contracts) },
-		"kind":        func(key string, v *yaml.Node) { fn.Kind = p.oneOf(v, key, kinds) },
-		"request":     func(key string, v *yaml.Node) { fn.Request = p.word(v, key, "a file, like request.json") },
-		"slo":         func(key string, v *yaml.Node) { fn.SLO = p.duration(v, key) },
-		"sm":          func(key string, v *yaml.Node) { fn.SM = p.share(v, key) },
-		"quota":       func(key string, v *yaml.Node) { fn.Quota = p.quota(v, key) },
-		"gpu_mem":     func(key string, v *yaml.Node) { fn.GPUMem = p.memory(v, key) },
-		"gpus":        func(key string, v *yaml.Node) { fn.GPUs = p.whole(v, key, 1, maxGPUs) },
-		"weight":      func(key string, v *yaml.Node) { fn.Weight = p.positive(v, key) },
-		"tenant":      func(key string, v *yaml.Node) { fn.Tenant = p.word(v, key, "a tenant's name") },
-		"model":       func(key string, v *yaml.Node) { fn.Model = p.model(v, key) },
-		"scale":       func(key string, v *yaml.Node) { fn.Scale = p.scale(v, key) },
-		"inflight":    func(key string, v *yaml.Node) { fn.Inflight = p.whole(v, key, 1, maxInflight) },
-		"batcher":     func(key string, v *yaml.Node) { fn.Batcher = p.batcher(v, key) },
-		"timeout":     func(key string, v *yaml.Node) { fn.Timeout = p.duration(v, key) },
-		"queue":       func(key string, v *yaml.Node) { fn.Queue = p.whole(v, key, 1, maxQueue) },
-		"labels":      func(key string, v *yaml.Node) { fn.Labels = p.labels(v, key) },
-		"annotations": func(key string, v *yaml.Node) { fn.Annotations = p.labels(v, key) },
-		"restart":     func(key string, v *yaml.Node) { fn.Restart = p.oneOf(v, key, restarts) },
-		"limits":      func(key string, v *yaml.Node) { fn.Limits = p.limits(v, key) },
-		"read_only":   func(key string, v *yaml.Node) { fn.ReadOnly = p.oneOf(v, key, []string{"true", "false"}) == "true" },
-		"unmanaged":   func(key string, v *yaml.Node) { fn.Unmanaged = p.oneOf(v, key, unmanaged) },
-		"probes":      func(key string, v *yaml.Node) { fn.Probes = p.probes(v, key) },
-		"websocket":   func(key string, v *yaml.Node) { fn.KeepUpgraded = p.oneOf(v, key, websocket) == keepWebSocket },
+		"name":         func(key string, v *yaml.Node) { fn.Name = p.name(v, key) },
+		"image":        func(key string, v *yaml.Node) { fn.Image = p.word(v, key, "an image like registry/resnet:1") },
+		"command":      func(key string, v *yaml.Node) { fn.Command = p.command(v, key) },
+		"env":          func(key string, v *yaml.Node) { fn.Env = p.env(v, key) },
+		"port":         func(key string, v *yaml.Node) { fn.Port = p.whole(v, key, 1, math.MaxUint16) },
+		"contract":     func(key string, v *yaml.Node) { fn.Contract = p.oneOf(v, key, contracts) },
+		"kind":         func(key string, v *yaml.Node) { fn.Kind = p.oneOf(v, key, kinds) },
+		"request":      func(key string, v *yaml.Node) { fn.Request = p.word(v, key, "a file, like request.json") },
+		"slo":          func(key string, v *yaml.Node) { fn.SLO = p.duration(v, key) },
+		"sm":           func(key string, v *yaml.Node) { fn.SM = p.share(v, key) },
+		"quota":        func(key string, v *yaml.Node) { fn.Quota = p.quota(v, key) },
+		"gpu_mem":      func(key string, v *yaml.Node) { fn.GPUMem = p.memory(v, key) },
+		"gpus":         func(key string, v *yaml.Node) { fn.GPUs = p.whole(v, key, 1, maxGPUs) },
+		"weight":       func(key string, v *yaml.Node) { fn.Weight = p.positive(v, key) },
+		"tenant":       func(key string, v *yaml.Node) { fn.Tenant = p.word(v, key, "a tenant's name") },
+		"model":        func(key string, v *yaml.Node) { fn.Model = p.model(v, key) },
+		"scale":        func(key string, v *yaml.Node) { fn.Scale = p.scale(v, key) },
+		"inflight":     func(key string, v *yaml.Node) { fn.Inflight = p.whole(v, key, 1, maxInflight) },
+		"batcher":      func(key string, v *yaml.Node) { fn.Batcher = p.batcher(v, key) },
+		"timeout":      func(key string, v *yaml.Node) { fn.Timeout = p.duration(v, key) },
+		"queue":        func(key string, v *yaml.Node) { fn.Queue = p.whole(v, key, 1, maxQueue) },
+		"labels":       func(key string, v *yaml.Node) { fn.Labels = p.labels(v, key) },
+		"annotations":  func(key string, v *yaml.Node) { fn.Annotations = p.labels(v, key) },
+		"restart":      func(key string, v *yaml.Node) { fn.Restart = p.oneOf(v, key, restarts) },
+		"limits":       func(key string, v *yaml.Node) { fn.Limits = p.limits(v, key) },
+		"read_only":    func(key string, v *yaml.Node) { fn.ReadOnly = p.oneOf(v, key, []string{"true", "false"}) == "true" },
+		"max_restarts": func(key string, v *yaml.Node) { fn.MaxRestarts = p.whole(v, key, 0, maxRestarts) },
+		"deadline":     func(key string, v *yaml.Node) { fn.Deadline = p.duration(v, key) },
+		"progress":     func(key string, v *yaml.Node) { fn.Progress = p.pattern(v, key) },
+		"unmanaged":    func(key string, v *yaml.Node) { fn.Unmanaged = p.oneOf(v, key, unmanaged) },
+		"probes":       func(key string, v *yaml.Node) { fn.Probes = p.probes(v, key) },
+		"websocket":    func(key string, v *yaml.Node) { fn.KeepUpgraded = p.oneOf(v, key, websocket) == keepWebSocket },
 	})
 	if fn.Name == "" {
 		p.fail(n, "name", "missing, expected a name like resnet-50")
@@ -122,6 +135,7 @@ func (p *parser) function(n *yaml.Node) (fn Function, line int) {
 	} else if fn.Image == "" && lines["command"] == 0 {
 		p.fail(n, "image", "missing, expected an image or a command")
 	}
+	p.training(n, &fn, lines)
 	if fn.Image == "" {
 		for _, key := range []string{"limits", "read_only"} {
 			if lines[key] > 0 {
@@ -144,6 +158,36 @@ func (p *parser) kernels(n *yaml.Node, fn *Function, lines map[string]int) {
 		if lines[key] > 0 {
 			p.failAt(lines[key], key, "not allowed with \"kind: kernels\", because gfaas-kerneld runs the kernels")
 		}
+	}
+}
+
+// training sets the defaults of a training function, and checks the keys that only such functions
+// have.
+func (p *parser) training(n *yaml.Node, fn *Function, lines map[string]int) {
+	if fn.Kind != Training {
+		for _, key := range []string{"max_restarts", "deadline", "progress"} {
+			if lines[key] > 0 {
+				p.failAt(lines[key], key, "not allowed with \"kind: %s\", expected \"kind: %s\"", fn.Kind, Training)
+			}
+		}
+		return
+	}
+	if lines["restart"] == 0 {
+		fn.Restart = RestartOnFailure
+	}
+	switch {
+	case fn.Restart == RestartOnFailure && lines["max_restarts"] == 0:
+		fn.MaxRestarts = DefaultMaxRestarts
+	case fn.Restart == RestartOnFailure && fn.MaxRestarts == 0:
+		fn.Restart = DefaultRestart // means the same
+	}
+	switch {
+	case fn.Restart == "always":
+		p.failAt(lines["restart"], "restart", "\"always\" is not allowed with \"kind: %s\", because the job would never be complete, expected no or %s", Training, RestartOnFailure)
+	case fn.Restart == DefaultRestart && fn.MaxRestarts > 0:
+		p.failAt(lines["max_restarts"], "max_restarts", "not allowed with \"restart: no\", expected \"restart: %s\"", RestartOnFailure)
+	case fn.Image != "" && lines["deadline"] > 0:
+		p.failAt(lines["deadline"], "deadline", "applies only to processes, expected no key image")
 	}
 }
 
@@ -211,6 +255,19 @@ func (p *parser) name(n *yaml.Node, key string) string {
 func (p *parser) path(n *yaml.Node, key, expected string) string {
 	return p.accept(n, key, expected, func(text string) bool {
 		return text != "" && len(text) <= 4096 && !strings.ContainsFunc(text, unprintable)
+	})
+}
+
+// pattern returns a regular expression.
+func (p *parser) pattern(n *yaml.Node, key string) string {
+	return scalar(p, n, key, "a regular expression, like ^step [0-9]+", func(text string) (string, error) {
+		if text == "" {
+			return "", errors.New("an empty pattern, expected a regular expression, like ^step [0-9]+")
+		}
+		if _, err := regexp.Compile(text); err != nil {
+			return "", fmt.Errorf("%w, expected a regular expression (RE2), like ^step [0-9]+", err)
+		}
+		return text, nil
 	})
 }
 

@@ -42,6 +42,9 @@ type Spec struct {
 	Limits   function.Limits
 	ReadOnly bool
 
+	// Job is set if the instance is a job: it runs to completion and does not listen on a port.
+	Job *Job
+
 	// Oversubscribe makes the preload library move the instance's memory to the host while it has no work.
 	Oversubscribe bool
 
@@ -56,6 +59,32 @@ const (
 	LabelInstance = "gfaas.instance" // the instance's ID
 	LabelFunction = "gfaas.function"
 )
+
+// Job describes how a training function's command runs to completion.
+type Job struct {
+	MaxRestarts int           // restarts after failures
+	Deadline    time.Duration // limit on the whole job, restarts and pauses included; 0: none
+}
+
+// JobOf returns the job of a function, or nil if the function is not of the kind training.
+func JobOf(fn function.Function) *Job {
+	if fn.Kind != function.Training {
+		return nil
+	}
+	return &Job{MaxRestarts: fn.MaxRestarts, Deadline: fn.Deadline}
+}
+
+const (
+	FirstRestart = time.Second      // the shortest pause before a restart
+	LastRestart  = time.Minute      // the longest one
+	SteadyRun    = 10 * time.Second // how long a run must last so that the pause after it is the shortest one
+)
+
+// RestartPause returns the pause before a restart after the given number of runs that were shorter than SteadyRun, in a row: 1 s,
+// 2 s, 4 s and so on, up to a minute.
+func RestartPause(short int) time.Duration {
+	return min(FirstRestart<<min(max(short-1, 0), 10), LastRestart)
+}
 
 // DefaultPids is the default limit on a container's processes and threads.
 const DefaultPids = 4096
@@ -83,12 +112,23 @@ type State struct {
 	ExitCode int    // valid if not running; -1 if unknown
 	Detail   string // description for people, for example "exited with status 3"
 	Restarts int    // how often its runtime has restarted it
+
+	// Restarting reports that a job has failed and waits for its restart. Running is set as well.
+	Restarting bool
 }
 
 // The states of an instance in the state file. They do not tell whether the instance is still running; its runtime does.
 const (
 	Starting = "starting" // about to start, or started but not ready yet
 	Ready    = "ready"    // has answered on its ready path
+	Running  = "running"  // a job that has started
+)
+
+// The further states of a job. They are not in the state file.
+const (
+	Restarting = "restarting" // has failed, and waits for its restart
+	Succeeded  = "succeeded"
+	Failed     = "failed"
 )
 
 // Gateway is the owner of instances that gfaas serve started; it also stops them.
@@ -111,6 +151,7 @@ type Record struct {
 	RPS        float64      `json:"rps,omitempty"`      // as in Placement
 	Batch      int          `json:"batch,omitempty"`    // as in Placement
 	Restarts   int          `json:"restarts,omitempty"` // how often a gateway has restarted it
+	Job        bool         `json:"job,omitempty"`      // it is a job (Spec.Job)
 	Handle     Handle       `json:"handle"`
 }
 

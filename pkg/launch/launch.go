@@ -157,12 +157,12 @@ func definition(fn function.Function) string {
 func Intended(fn function.Function, p instance.Placement) instance.Record {
 	return instance.Record{
 		ID: p.ID, Function: fn.Name, Runtime: RuntimeOf(fn), GPUs: p.GPUs, Slice: p.Slice, State: instance.Starting,
-		Definition: definition(fn), Turns: p.Turns, RPS: p.RPS, Batch: p.Batch, Restarts: p.Restarts,
+		Definition: definition(fn), Turns: p.Turns, RPS: p.RPS, Batch: p.Batch, Restarts: p.Restarts, Job: fn.Kind == function.Training,
 	}
 }
 
 // Start registers an instance with the token daemon, starts it on the function's runtime and waits until
-// it is ready. An instance on several GPUs has the same slice on each. If Start fails or ctx is
+// it is ready. It does not wait for a job, which is never ready. An instance on several GPUs has the same slice on each. If Start fails or ctx is
 // cancelled, it removes all of the instance's resources. Its error is then a *ports.StartError with the
 // last lines of output, except if the runtime is unavailable.
 func (l *Launcher) Start(ctx context.Context, fn function.Function, p instance.Placement) (instance.Record, error) {
@@ -230,6 +230,13 @@ func (l *Launcher) Start(ctx context.Context, fn function.Function, p instance.P
 	if err := l.extendHold(ctx, rt, r, held); err != nil {
 		return r, l.undo(ctx, rt, r, err)
 	}
+	if r.Job {
+		if err := l.awaitLimited(ctx, rt, r.Handle); err != nil {
+			return r, l.undo(ctx, rt, r, err)
+		}
+		r.State = instance.Running
+		return r, nil
+	}
 	contract, err := l.waitReady(ctx, rt, fn, r.Handle)
 	if err == nil {
 		err = rt.Unlimited(ctx, r.Handle)
@@ -264,7 +271,7 @@ func simulated(gpus []string) bool {
 
 // SLOMS returns the latency objective of a function's instances for the token daemon.
 func SLOMS(fn function.Function) float64 {
-	if fn.Kind == "training" { // training has no latency
+	if fn.Kind == function.Training { // training has no latency
 		return 0
 	}
 	return float64(fn.SLO) / float64(time.Millisecond)
@@ -292,7 +299,7 @@ func (l *Launcher) spec(fn function.Function, p instance.Placement, secret, mpsP
 		ID: p.ID, Function: fn.Name, Image: fn.Image, Command: append([]string(nil), fn.Command...),
 		Env: fn.Env, Port: fn.Port, GPUs: p.GPUs, Slice: p.Slice, Secret: secret, MPSPipeDir: mpsPipes, ModelFolder: models,
 		Oversubscribe: p.Oversubscribe, LogPath: l.logPath(p.ID),
-		Restart: fn.Restart, Limits: fn.Limits, ReadOnly: fn.ReadOnly,
+		Restart: fn.Restart, Limits: fn.Limits, ReadOnly: fn.ReadOnly, Job: instance.JobOf(fn),
 	}
 	if fn.Image != "" {
 		return spec
@@ -329,6 +336,30 @@ func (l *Launcher) waitReady(ctx context.Context, rt ports.Runtime, fn function.
 	return contract, err
 }
 
+const (
+	limitedTime = 2 * time.Second       // how long a job may take to load the preload library
+	limitedPoll = 20 * time.Millisecond // interval of checks
+)
+
+// awaitLimited waits until a job that has just started is held to its slice. Unlike an instance that is
+// ready, it may still be about to load the preload library.
+func (l *Launcher) awaitLimited(ctx context.Context, rt ports.Runtime, h instance.Handle) error {
+	for end := time.Now().Add(limitedTime); ; {
+		err := rt.Unlimited(ctx, h)
+		if err == nil || !time.Now().Before(end) {
+			return err
+		}
+		if state, failed := rt.State(ctx, h); failed == nil && !state.Running {
+			return nil // it has ended
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(limitedPoll):
+		}
+	}
+}
+
 // notReadyError reports an instance that runs but did not become ready in time.
 type notReadyError struct {
 	after time.Duration
@@ -350,7 +381,7 @@ func (e *notReadyError) Unwrap() error { return context.DeadlineExceeded }
 // Adopt takes over an instance that another Launcher of this run directory started. It returns a
 // *ports.GoneError if the instance has ended or was not ready. It leaves the registration unchanged.
 func (l *Launcher) Adopt(ctx context.Context, r instance.Record) error {
-	if r.State != instance.Ready {
+	if r.State != instance.Ready && r.State != instance.Running {
 		return &ports.GoneError{ID: r.ID, Why: "it was not yet ready when the command that started it ended"}
 	}
 	state, err := l.State(ctx, r.Handle)

@@ -65,7 +65,7 @@ func findLost(ctx context.Context, rt ports.Runtime, lost map[string]instance.Re
 		if r.Function == "" {
 			r.Function = f.Function
 		}
-		r.Runtime, r.Handle = f.Runtime, f.Handle
+		r.Runtime, r.Handle, r.Job = f.Runtime, f.Handle, f.Job
 		if seen[f.ID] {
 			r.Runtime, r.Handle = "", instance.Handle{}
 		}

@@ -178,7 +178,11 @@ func (u *rollout) start(ctx context.Context, a Assignment) error {
 	if err := u.Catalog.Update(ctx, r); err != nil {
 		return fmt.Errorf("instance %s: %w", r.ID, err)
 	}
-	u.Debug("instance %s is ready at %s", r.ID, r.Handle.Address)
+	if r.Job {
+		u.Debug("job %s is running", r.ID)
+	} else {
+		u.Debug("instance %s is ready at %s", r.ID, r.Handle.Address)
+	}
 	return nil
 }
 

@@ -124,8 +124,38 @@ const (
 
 // State is the state of an instance according to its runtime.
 type State struct {
-	Name     string // state from the record, StateExited or StateUnknown
+	// Name is the state from the record, StateExited or StateUnknown. For a job, it is instance.Starting,
+	// Running, Restarting, Succeeded or Failed, or StateUnknown.
+	Name     string
 	Restarts int    // by the runtime
+	ExitCode *int   // of a job that has succeeded or failed; nil if it is unknown
+	Detail   string // how the last run of a job ended; empty if none has ended
+}
+
+// Over reports whether a job has succeeded or failed.
+func (s State) Over() bool { return s.Name == instance.Succeeded || s.Name == instance.Failed }
+
+// StateOf returns the state of the instance of a record, given its runtime's answer.
+func StateOf(r *instance.Record, now instance.State) State {
+	s := State{Name: r.State, Restarts: now.Restarts}
+	switch {
+	case !r.Job && !now.Running:
+		s.Name = StateExited
+	case !r.Job:
+	case now.Restarting:
+		s.Name, s.Detail = instance.Restarting, now.Detail
+	case now.Running:
+		s.Name = instance.Running
+	default:
+		s.Name, s.Detail = instance.Failed, now.Detail
+		if now.ExitCode == 0 {
+			s.Name = instance.Succeeded
+		}
+		if now.ExitCode >= 0 {
+			s.ExitCode = &now.ExitCode
+		}
+	}
+	return s
 }
 
 // States queries the runtimes of instances. It prints a note about the first error.
@@ -142,10 +172,8 @@ func (c *Controller) States(ctx context.Context, records []instance.Record) ([]S
 		case err != nil:
 			states[i].Name = StateUnknown
 			once.Do(func() { c.Note("note: %s: %v", r.Runtime, err) })
-		case !now.Running:
-			states[i].Name = StateExited
 		default:
-			states[i].Restarts = now.Restarts
+			states[i] = StateOf(r, now)
 		}
 	})
 	return states, ctx.Err()

@@ -28,7 +28,7 @@ type Entry struct {
 	QuotaLimit   float64 `json:"quota_limit"`
 	MemLimitMiB  float64 `json:"mem_limit_mib"` // 0: no limit
 	Address      string  `json:"address"`
-	State        string  `json:"state"`               // starting, ready, exited, unknown, lost or faulted; for a job, running or faulted
+	State        string  `json:"state"`               // starting, ready, exited, unknown, lost or faulted; for a command of gfaas run, running or faulted; see State.Name for other jobs
 	Started      string  `json:"started"`             // RFC 3339; empty before the start
 	Restarts     int     `json:"restarts"`            // restarts by the gateway or the engine
 	Model        string  `json:"model,omitempty"`     // model with shared weights, which do not count as the instance's memory
@@ -37,6 +37,9 @@ type Entry struct {
 	// Fault is the CUDA error after which every CUDA call of the instance's process fails, with the call that
 	// returned it. It is empty unless the state is faulted.
 	Fault string `json:"fault,omitempty"`
+
+	ExitCode *int   `json:"exit_code,omitempty"` // of the last run of a job that has succeeded or failed
+	Detail   string `json:"detail,omitempty"`    // how the last run of a job ended
 }
 
 // Observations holds the state that the runtimes and the token daemon report about the instances in an
@@ -60,11 +63,11 @@ func (v Inventory) Entries(o Observations) []Entry {
 	for i, r := range v.Instances {
 		r.Restarts = max(r.Restarts, o.States[i].Restarts)
 		e := newEntry(r, o.States[i].Name)
-		e.Model = models[r.Function]
+		e.Model, e.ExitCode, e.Detail = models[r.Function], o.States[i].ExitCode, o.States[i].Detail
 		if f, ok := o.Faults[r.ID]; ok && !f.Ended && !f.Time.Before(r.Handle.Started) {
 			e.Fault = f.String()
 		}
-		if e.Fault != "" && e.State != StateExited {
+		if e.Fault != "" && e.State != StateExited && !o.States[i].Over() {
 			e.State = StateFaulted
 		}
 		entries = append(entries, e)

@@ -131,10 +131,14 @@ func Repair(ctx context.Context, v Inventory, catalog Repairer, ready Ready) (bo
 // starting.
 func (v Inventory) complete(ctx context.Context, ready Ready) {
 	for i, r := range v.Lost {
+		fn, _ := v.Function(r.Function)
+		if r.Job || fn.Kind == function.Training && r.Handle.Runtime != "" {
+			v.Lost[i].Job, v.Lost[i].State = true, instance.Running
+			continue
+		}
 		if r.State == instance.Ready || r.Handle.Address == "" {
 			continue
 		}
-		fn, _ := v.Function(r.Function)
 		v.Lost[i].State = instance.Starting
 		limited, cancel := context.WithTimeout(ctx, readyTimeout)
 		if found, err := ready(limited, r.Handle.Address, fn.Contract, nil); err == nil {

@@ -119,9 +119,15 @@ func reconcile(assignments []Assignment, existing []observed, prune bool) ([]Ste
 func (o observed) compare(a Assignment) (action, reason string) {
 	is, want := o.record, a.record()
 	switch {
+	case is.Job && o.state == instance.Succeeded && is.Function == want.Function && is.Definition == want.Definition:
+		return ActionKeep, "" // it is complete
+	case is.Job && o.state == instance.Succeeded:
+		return ActionStart, "its function has changed since it succeeded"
+	case is.Job && o.state == instance.Failed:
+		return ActionStart, "it has failed"
 	case o.state == StateExited:
 		return ActionStart, "it has exited"
-	case o.state != instance.Ready:
+	case o.state != instance.Ready && o.state != instance.Running && o.state != instance.Restarting:
 		return ActionStart, "it was never ready"
 	case is.Function != want.Function:
 		return ActionReplace, fmt.Sprintf("it is an instance of function %s", is.Function)

@@ -7,6 +7,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/launch"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
@@ -21,6 +22,12 @@ func TestReconcile(t *testing.T) {
 		return observed{r, instance.Ready, &wire.Registration{Instance: "f-0",
 			Allocation: wire.Allocation{GPU: "0", SMPct: 50, QuotaRequest: 0.5, QuotaLimit: 1}}}
 	}
+	job := func(state, command string) observed {
+		o := matching()
+		o.record.Job, o.record.State, o.state = true, instance.Running, state
+		o.record.Definition = launch.Intended(function.Function{Name: "f", Command: []string{command}}, instance.Placement{}).Definition
+		return o
+	}
 	for name, c := range map[string]struct {
 		existing func() []observed
 		want     string // actions and reasons, or ! and the error
@@ -33,8 +40,14 @@ func TestReconcile(t *testing.T) {
 		"unregistered": {func() []observed { o := matching(); o.registered = nil; return []observed{o} }, "replace f-0: it is not registered with the token daemon"},
 		"other quota": {func() []observed { o := matching(); o.registered.QuotaLimit = 0.5; return []observed{o} },
 			"change f-0: its quota is 0.5:0.5, not 0.5:1"},
-		"silent runtime": {func() []observed { o := matching(); o.state = StateUnknown; return []observed{o} }, "!does not answer"},
-		"the gateway's":  {func() []observed { o := matching(); o.record.Owner = instance.Gateway; return []observed{o} }, "!the gateway has already started"},
+		"silent runtime":   {func() []observed { o := matching(); o.state = StateUnknown; return []observed{o} }, "!does not answer"},
+		"the gateway's":    {func() []observed { o := matching(); o.record.Owner = instance.Gateway; return []observed{o} }, "!the gateway has already started"},
+		"a running job":    {func() []observed { return []observed{job(instance.Running, "x")} }, "keep f-0: "},
+		"a restarting job": {func() []observed { return []observed{job(instance.Restarting, "x")} }, "keep f-0: "},
+		"a complete job":   {func() []observed { o := job(instance.Succeeded, "x"); o.registered = nil; return []observed{o} }, "keep f-0: "},
+		"a complete job of another version": {func() []observed { return []observed{job(instance.Succeeded, "y")} },
+			"start f-0: its function has changed since it succeeded"},
+		"a failed job": {func() []observed { return []observed{job(instance.Failed, "x")} }, "start f-0: it has failed"},
 		"others": {func() []observed {
 			old, gateways := matching(), matching()
 			old.record.ID, gateways.record.ID, gateways.record.Owner = "old-0", "f.1", instance.Gateway

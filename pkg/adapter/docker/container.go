@@ -42,17 +42,17 @@ func (r *Runtime) State(ctx context.Context, h instance.Handle) (instance.State,
 	switch {
 	case state.Restarting, state.Running && info.RestartCount > 0:
 		n := max(info.RestartCount, 1)
-		return instance.State{Running: true, ExitCode: -1, Detail: restartText(n, state), Restarts: n}, nil
+		return instance.State{Running: true, ExitCode: -1, Detail: restartText(n, state), Restarts: n, Restarting: state.Restarting}, nil
 	case state.Running:
 		return instance.State{Running: true, ExitCode: -1, Detail: state.Status}, nil
 	case state.OOMKilled:
-		return instance.State{ExitCode: state.ExitCode, Detail: "killed: out of host memory"}, nil
+		return instance.State{ExitCode: state.ExitCode, Detail: "killed: out of host memory", Restarts: info.RestartCount}, nil
 	case state.Error != "":
-		return instance.State{ExitCode: state.ExitCode, Detail: state.Error}, nil
+		return instance.State{ExitCode: state.ExitCode, Detail: state.Error, Restarts: info.RestartCount}, nil
 	case state.ExitCode == 0:
-		return instance.State{Detail: "ended"}, nil
+		return instance.State{Detail: "ended", Restarts: info.RestartCount}, nil
 	}
-	return instance.State{ExitCode: state.ExitCode, Detail: fmt.Sprintf("exited with status %d", state.ExitCode)}, nil
+	return instance.State{ExitCode: state.ExitCode, Detail: fmt.Sprintf("exited with status %d", state.ExitCode), Restarts: info.RestartCount}, nil
 }
 
 // Wait returns the container's final state after it has ended. While the engine is

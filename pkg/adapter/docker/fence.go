@@ -91,6 +91,9 @@ func boundLog(host *container.HostConfig, engine system.Info) {
 
 // restartPolicy returns the engine's restart policy for the instance.
 func restartPolicy(spec instance.Spec) container.RestartPolicyMode {
+	if spec.Job != nil && spec.Job.MaxRestarts == 0 { // Docker would restart without a limit
+		return container.RestartPolicyDisabled
+	}
 	switch spec.Restart {
 	case "on-failure":
 		return container.RestartPolicyOnFailure

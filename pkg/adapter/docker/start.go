@@ -52,7 +52,7 @@ func (r *Runtime) Start(ctx context.Context, spec instance.Spec) (instance.Handl
 		return instance.Handle{}, err
 	}
 	host := nat.PortBinding{HostIP: "127.0.0.1"} // any port
-	if restartPolicy(spec) != container.RestartPolicyDisabled {
+	if spec.Job == nil && restartPolicy(spec) != container.RestartPolicyDisabled {
 		// A restarted container must keep its port, which the engine does not ensure.
 		port, err := localport.Allocate(r.config.RunDir)
 		if err != nil {
@@ -64,6 +64,10 @@ func (r *Runtime) Start(ctx context.Context, spec instance.Spec) (instance.Handl
 	ctr, err := r.containerFor(spec, img, host, engine)
 	if err != nil {
 		return instance.Handle{}, err
+	}
+	if spec.Job != nil { // it runs to completion without serving a port
+		ctr.config.ExposedPorts, ctr.host.PortBindings = nil, nil
+		ctr.host.RestartPolicy.MaximumRetryCount = spec.Job.MaxRestarts
 	}
 	ctr.host.NetworkMode = container.NetworkMode(network)
 	list, err := r.engine.preloads(ctx, img, ctr)
@@ -104,8 +108,11 @@ func (r *Runtime) launch(ctx context.Context, id string, ctr containerSpec) (ins
 		return instance.Handle{}, explain("inspect the container", err)
 	}
 	handle := instance.Handle{Runtime: instance.Docker, Container: id, Started: started}
-	bindings := info.NetworkSettings.Ports[ctr.port]
-	binding := ctr.host.PortBindings[ctr.port][0]
+	wanted, ok := ctr.host.PortBindings[ctr.port]
+	if !ok {
+		return handle, nil
+	}
+	bindings, binding := info.NetworkSettings.Ports[ctr.port], wanted[0]
 	switch {
 	case binding.HostPort != "":
 		handle.Address = net.JoinHostPort(binding.HostIP, binding.HostPort)

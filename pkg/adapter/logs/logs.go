@@ -35,6 +35,10 @@ const (
 	lockName     = "lock"
 )
 
+// ResultFile is the file in a log's folder that holds the result of a job (pkg/adapter/job). Remove
+// removes it together with the log.
+const ResultFile = "result.json"
+
 const (
 	stamp   = "2006-01-02T15:04:05.000000000Z"
 	whole   = 'F'

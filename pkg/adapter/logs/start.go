@@ -144,7 +144,7 @@ func Remove(dir string) error {
 		return err
 	}
 	defer root.Close()
-	for _, name := range []string{currentFile, previousFile, nextFile, lockName} {
+	for _, name := range []string{currentFile, previousFile, nextFile, ResultFile, lockName} {
 		if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}

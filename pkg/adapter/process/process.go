@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net"
 	"os"
@@ -25,6 +26,7 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/adapter/detach"
+	"github.com/gfaas/gfaas/pkg/adapter/job"
 	"github.com/gfaas/gfaas/pkg/adapter/localport"
 	"github.com/gfaas/gfaas/pkg/adapter/logs"
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
@@ -39,6 +41,11 @@ type Config struct {
 	RunDir string // the daemons' run directory
 	Libs   preload.Libs
 	Keeper func() ([]string, error) // returns the command that keeps a log; see logs.Start
+
+	// Supervisor returns the command that supervises a job. It must call job.Supervise with the run
+	// directory, the numbers of restarts and of nanoseconds until the deadline, and the job's
+	// command, which are appended as arguments, and with the folder in the variable job.Variable.
+	Supervisor func() ([]string, error)
 }
 
 // Runtime starts and stops processes. It is safe for concurrent use.
@@ -78,8 +85,8 @@ func (r *Runtime) Name() string { return instance.Process }
 // Close has no effect: the Runtime still reaps its children.
 func (r *Runtime) Close() error { return nil }
 
-// Start starts the instance's command with a free local port in $PORT; the instance's own
-// port is for containers only. It refuses a command that cannot run in a slice; see
+// Start starts the instance's command with a free local port in $PORT, except for a job; the
+// instance's own port is for containers only. It refuses a command that cannot run in a slice; see
 // preload.CheckLoads.
 func (r *Runtime) Start(ctx context.Context, spec instance.Spec) (instance.Handle, error) {
 	if err := ctx.Err(); err != nil {
@@ -91,9 +98,12 @@ func (r *Runtime) Start(ctx context.Context, spec instance.Spec) (instance.Handl
 	if err := preload.CheckLoads(ctx, spec.Command[0], r.config.Libs.Hook); err != nil {
 		return instance.Handle{}, err
 	}
-	port, err := localport.Allocate(r.config.RunDir)
-	if err != nil {
-		return instance.Handle{}, fmt.Errorf("find a free port: %w", err)
+	var port localport.Port // a job listens on none
+	if spec.Job == nil {
+		var err error
+		if port, err = localport.Allocate(r.config.RunDir); err != nil {
+			return instance.Handle{}, fmt.Errorf("find a free port: %w", err)
+		}
 	}
 	handle, err := r.launch(ctx, spec, port)
 	if err != nil {
@@ -131,7 +141,14 @@ func (r *Runtime) launch(ctx context.Context, spec instance.Spec, port localport
 		return instance.Handle{}, err
 	}
 	defer log.Close() // the process holds the other copy
-	cmd := exec.Command(program, spec.Command[1:]...)
+	command := append([]string{program}, spec.Command[1:]...)
+	if spec.Job != nil {
+		if command, err = r.supervised(*spec.Job, command, logPath); err != nil {
+			return instance.Handle{}, err
+		}
+		env = append(env, job.Variable+"="+logPath)
+	}
+	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = spec.Dir, env, log, log
 	started := time.Now() // before any event of the process
 	if err := detach.Start(cmd); err != nil {
@@ -139,7 +156,9 @@ func (r *Runtime) launch(ctx context.Context, spec instance.Spec, port localport
 	}
 	handle := instance.Handle{
 		Runtime: instance.Process, PID: cmd.Process.Pid, LogPath: logPath, Started: started,
-		Address: net.JoinHostPort("127.0.0.1", strconv.Itoa(port.Number)),
+	}
+	if spec.Job == nil {
+		handle.Address = net.JoinHostPort("127.0.0.1", strconv.Itoa(port.Number))
 	}
 	// Not reaped yet, so /proc has an entry even if the process has ended.
 	stat, err := procfs.Read(handle.PID)
@@ -151,6 +170,23 @@ func (r *Runtime) launch(ctx context.Context, spec instance.Spec, port localport
 	handle.StartTime = stat.Start
 	r.adopt(identity{handle.PID, handle.StartTime}, cmd, port)
 	return handle, nil
+}
+
+// supervised returns the command that runs a job. It writes the job's first state, so that the
+// process is known to be a job as soon as it exists.
+func (r *Runtime) supervised(j instance.Job, command []string, dir string) ([]string, error) {
+	supervisor, err := r.config.Supervisor()
+	if err != nil {
+		return nil, err
+	}
+	runDir, err := filepath.Abs(r.config.RunDir)
+	if err != nil {
+		return nil, err
+	}
+	if err := job.Write(dir, job.Result{State: instance.Running, ExitCode: -1}); err != nil {
+		return nil, err
+	}
+	return slices.Concat(supervisor, []string{runDir, strconv.Itoa(j.MaxRestarts), strconv.FormatInt(int64(j.Deadline), 10)}, command), nil
 }
 
 // adopt reaps the process when it ends.
@@ -177,8 +213,25 @@ func (r *Runtime) child(h instance.Handle) *child {
 func (r *Runtime) PID(_ context.Context, h instance.Handle) (int, error) { return h.PID, nil }
 
 // State returns whether the process is running. Only the Runtime that started it knows its
-// exit status, until Stop.
-func (r *Runtime) State(_ context.Context, h instance.Handle) (instance.State, error) {
+// exit status, until Stop. The exit status of a job is known to all.
+func (r *Runtime) State(ctx context.Context, h instance.Handle) (instance.State, error) {
+	state, err := r.processState(h)
+	if err != nil || h.LogPath == "" {
+		return state, err
+	}
+	// After the state of the process, because the supervisor ends when it has written the result.
+	switch result, err := job.Read(h.LogPath); {
+	case errors.Is(err, fs.ErrNotExist): // no job
+		return state, nil
+	case err != nil:
+		return state, err
+	default:
+		return result.StateOf(state.Running), nil
+	}
+}
+
+// processState returns the state of an instance's first process.
+func (r *Runtime) processState(h instance.Handle) (instance.State, error) {
 	if c := r.child(h); c != nil {
 		select {
 		case <-c.reaped:
@@ -197,13 +250,12 @@ func (r *Runtime) State(_ context.Context, h instance.Handle) (instance.State, e
 	return instance.State{ExitCode: -1, Detail: "ended"}, nil
 }
 
-// Wait returns after the process has ended. As in State, only the Runtime that started it
-// knows its exit status.
+// Wait returns after the process has ended. Its result is as in State.
 func (r *Runtime) Wait(ctx context.Context, h instance.Handle) (instance.State, error) {
 	if c := r.child(h); c != nil {
 		select {
 		case <-c.reaped:
-			return exitState(c.state), nil
+			return r.State(ctx, h)
 		case <-ctx.Done():
 			return instance.State{}, ctx.Err()
 		}
@@ -241,7 +293,7 @@ func exitState(state *os.ProcessState) instance.State {
 // private lists the variables that a process does not inherit: they identify its starter or
 // concern only the starter.
 var private = []string{
-	"GFAAS_FUNCTION", "GFAAS_INSTANCE", "GFAAS_SECRET", "GFAAS_SOCKET",
+	"GFAAS_FUNCTION", "GFAAS_INSTANCE", "GFAAS_SECRET", "GFAAS_SOCKET", job.Variable,
 	"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES",
 }
 
@@ -257,7 +309,9 @@ func (r *Runtime) environ(spec instance.Spec, port int) ([]string, error) {
 	if spec.Dir != "" {
 		env["PWD"] = spec.Dir
 	}
-	env["PORT"] = strconv.Itoa(port)
+	if delete(env, "PORT"); port > 0 {
+		env["PORT"] = strconv.Itoa(port)
+	}
 	env["GFAAS_FUNCTION"] = spec.Function
 	ours, err := preload.Environ(preload.Grant{
 		Socket: r.socket(), Instance: spec.ID, Secret: spec.Secret,

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gfaas/gfaas/pkg/adapter/job"
 	"github.com/gfaas/gfaas/pkg/adapter/logs"
 	"github.com/gfaas/gfaas/pkg/adapter/mps"
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
@@ -36,7 +37,7 @@ func (r *Runtime) Stop(ctx context.Context, h instance.Handle, grace time.Durati
 	}
 	terminated := map[int]bool{}
 	r.terminate(ctx, alive, terminated, func(pid int) bool { return procfs.Deadly(pid, unix.SIGTERM) })
-	signal(alive, unix.SIGTERM)
+	signal(asked(h, alive), unix.SIGTERM)
 	graceTimer := time.NewTimer(grace)
 	defer graceTimer.Stop()
 	remaining, err := r.await(ctx.Done(), graceTimer.C, h, alive)
@@ -71,6 +72,19 @@ func (r *Runtime) Stop(ctx context.Context, h instance.Handle, grace time.Durati
 	}
 	logs.AwaitWritten(context.WithoutCancel(ctx), h.LogPath)
 	return logs.Remove(h.LogPath)
+}
+
+// asked returns the processes to which Stop sends SIGTERM: all or, for a job, the supervisor, which
+// passes the signal on.
+func asked(h instance.Handle, alive []procfs.Stat) []procfs.Stat {
+	leader := slices.IndexFunc(alive, func(s procfs.Stat) bool { return s.PID == h.PID })
+	if leader < 0 || h.LogPath == "" {
+		return alive
+	}
+	if _, err := job.Read(h.LogPath); err != nil {
+		return alive
+	}
+	return alive[leader : leader+1]
 }
 
 // await polls until the instance has no processes or a channel delivers, and returns the
@@ -228,7 +242,13 @@ func (r *Runtime) record(s procfs.Stat, id string) (record instance.Record, ours
 	if ours, err = procfs.Own(s.PID); err != nil {
 		return instance.Record{}, false, fmt.Errorf("inspect process %d: %w", s.PID, err)
 	}
-	return instance.Record{ID: env["GFAAS_INSTANCE"], Function: function, Runtime: instance.Process, Handle: instance.Handle{
-		Runtime: instance.Process, PID: s.PID, StartTime: s.Start, Address: net.JoinHostPort("127.0.0.1", env["PORT"]),
-	}}, ours, nil
+	record = instance.Record{ID: env["GFAAS_INSTANCE"], Function: function, Runtime: instance.Process, Handle: instance.Handle{
+		Runtime: instance.Process, PID: s.PID, StartTime: s.Start,
+	}}
+	if result := env[job.Variable]; result != "" {
+		record.Job, record.Handle.LogPath = true, result
+	} else {
+		record.Handle.Address = net.JoinHostPort("127.0.0.1", env["PORT"])
+	}
+	return record, ours, nil
 }

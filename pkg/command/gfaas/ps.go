@@ -16,6 +16,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/host"
+	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/rollout"
 	"github.com/gfaas/gfaas/pkg/wire"
@@ -43,30 +44,41 @@ The STATE of an instance is:
             process fail; FAULT names the call and the error
   lost      it runs, but is not in the state file
 
+The STATE of an instance of a training function, which is a job, is:
+
+  starting    it is about to start
+  running     its command is running
+  restarting  its command has failed, and will be started again after a pause
+  succeeded   its command has ended with exit status 0
+  failed      its command has failed and was restarted max_restarts times, or was
+              stopped; DETAIL is the reason, and gfaas up starts it again
+
 gfaas serve replaces a faulted instance, unless gfaas up started the instance and
 the function has restart: no. gfaas down stops a lost instance, and gfaas doctor
 --repair adds it to the state file. If the state file cannot be read, all running
 instances are lost, and the exit status is 1.
 
-A job is a slice that ends with the process for which it was created: a command of
-gfaas run, or a process of gfaas-kerneld that runs kernels. For a job, FUNCTION is the
-name of the program, and STATE is running or faulted. gfaas set changes a job; gfaas down does not stop it.
-The formats table and wide always list jobs. Other formats list them only with
---jobs, so that a script that expects instances gets nothing else.
+The list also contains the jobs of gfaas run. Such a job is a slice that ends with the
+process for which it was created, which is a command of gfaas run or a process of
+the daemon gfaas-kerneld. For it, FUNCTION is the name of the program, and STATE is
+running or faulted. gfaas set changes it; gfaas down does not stop it. The formats
+table and wide always list these jobs. Other formats list them only with --jobs, so that
+a script that expects instances gets nothing else.
 
 RESTARTS (in wide, csv and json) is the number of times that the instance was restarted
 after it ended, as the key restart of its function requires. Docker restarts an instance
 that is a container. gfaas serve restarts an instance that is a process, while gfaas
-serve runs.
+serve runs; a job that is a process is restarted in any case.
 
 The output of an instance is kept until gfaas down, and gfaas logs prints it. With
 -o wide, ps shows the last line of each exited instance.
 
 JSON is a list of {"id", "function", "runtime", "gpu", "pid" or "container",
 "sm_pct", "quota_request", "quota_limit", "mem_limit_mib", "address", "state",
-"started", "restarts", "model", "unmanaged", "fault"}. The runtime is process or
-docker. For a job, the runtime is job, pid is the process with which it ends, and there
-is no address. The memory of an instance does not include the weights of its model, of
+"started", "restarts", "model", "unmanaged", "fault", "exit_code", "detail"}. The runtime is
+process or docker. For a job of gfaas run, the runtime is job, pid is the process with which
+it ends, and there is no address. A job of a training function has no address either; when
+it has ended, "exit_code" is the exit status of its command, and "detail" the reason. The memory of an instance does not include the weights of its model, of
 which gfaas-modeld has one copy for all instances (see gfaas top). "unmanaged" lists
 processes of the instance that use the GPU without the preload library, so that
 nothing limits them; the table has this column if there are such processes.`,
@@ -124,7 +136,7 @@ func runPs(ctx context.Context, t *tool, names []string, withJobs bool) error {
 	printed := map[string]string{} // last line of output of the instances that have exited, by ID
 	if t.env.Output == "wide" {
 		for i, r := range inventory.Records() {
-			if entries[i].State == rollout.StateExited {
+			if s := entries[i].State; s == rollout.StateExited || s == instance.Failed || s == instance.Succeeded {
 				printed[r.ID] = lastLine(ctx, launcher, r)
 			}
 		}
@@ -154,6 +166,7 @@ func hasFault(e rollout.Entry) bool { return e.Fault != "" }
 // psRecords returns the CSV form. The meaning of its columns must not change.
 func psRecords(entries []rollout.Entry) [][]string {
 	faulted := slices.ContainsFunc(entries, hasFault)
+	ended := slices.ContainsFunc(entries, func(e rollout.Entry) bool { return e.ExitCode != nil })
 	return cli.Rows(entries, func(e rollout.Entry) []cli.Cell {
 		cells := []cli.Cell{{"id", e.ID}, {"function", e.Function}, {"runtime", e.Runtime}, {"gpu", e.GPU}, {"pid", pidText(e.PID)},
 			{"container", e.Container}, {"sm_pct", number.Plain(e.SMPct)}, {"quota_request", number.Plain(e.QuotaRequest)},
@@ -162,8 +175,18 @@ func psRecords(entries []rollout.Entry) [][]string {
 		if faulted {
 			cells = append(cells, cli.Cell{"fault", e.Fault})
 		}
+		if ended {
+			cells = append(cells, cli.Cell{"exit_code", exitText(e.ExitCode)})
+		}
 		return cells
 	})
+}
+
+func exitText(code *int) string {
+	if code == nil {
+		return ""
+	}
+	return strconv.Itoa(*code)
 }
 
 func pidText(pid int) string {
@@ -179,6 +202,7 @@ func psRows(entries []rollout.Entry, wide bool, printed map[string]string) [][]s
 	shared := slices.ContainsFunc(entries, func(e rollout.Entry) bool { return e.Model != "" })
 	unmanaged := slices.ContainsFunc(entries, func(e rollout.Entry) bool { return len(e.Unmanaged) > 0 })
 	faulted := slices.ContainsFunc(entries, hasFault)
+	explained := slices.ContainsFunc(entries, func(e rollout.Entry) bool { return e.Detail != "" })
 	return cli.Rows(entries, func(e rollout.Entry) []cli.Cell {
 		cells := []cli.Cell{{"ID", e.ID}, {"FUNCTION", e.Function}, {"GPU", e.GPU}, {"SM%", number.Short(e.SMPct)}, {"QUOTA", quotaText(e)},
 			{"MEM", cli.OrDash(e.MemLimitMiB > 0, number.Short(e.MemLimitMiB)+"MiB")}, {"ADDRESS", cmp.Or(e.Address, "-")},
@@ -195,6 +219,12 @@ func psRows(entries []rollout.Entry, wide bool, printed map[string]string) [][]s
 		}
 		if faulted {
 			cells = append(cells, cli.Cell{"FAULT", cmp.Or(e.Fault, "-")})
+		}
+		if explained && !wide {
+			cells = append(cells, cli.Cell{"RESTARTS", strconv.Itoa(e.Restarts)})
+		}
+		if explained {
+			cells = append(cells, cli.Cell{"DETAIL", cmp.Or(e.Detail, "-")})
 		}
 		return cells
 	})

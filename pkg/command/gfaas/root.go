@@ -22,8 +22,11 @@ import (
 )
 
 // Main runs gfaas and returns the exit status. It runs a subcommand or a plugin, or serves as the
-// log keeper of a process (host.KeepLog).
+// log keeper of a process (host.KeepLog) or as the supervisor of a job (host.SuperviseJob).
 func Main() int {
+	if status, supervised := host.SuperviseJob(os.Args[1:]); supervised {
+		return status
+	}
 	if status, isKeeper := host.KeepLog(os.Args[1:]); isKeeper {
 		return status
 	}

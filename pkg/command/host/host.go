@@ -105,7 +105,7 @@ func open(ctx context.Context, runDir, name string) (ports.Runtime, error) {
 	}
 	switch name {
 	case instance.Process:
-		return process.New(process.Config{RunDir: runDir, Libs: libs, Keeper: keeper}), nil
+		return process.New(process.Config{RunDir: runDir, Libs: libs, Keeper: keeper, Supervisor: supervisor}), nil
 	case instance.Docker:
 		rt, err := docker.New(ctx, docker.Config{RunDir: runDir, Libs: libs})
 		if err != nil {

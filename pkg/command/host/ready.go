@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/launch"
@@ -15,6 +16,10 @@ import (
 func Ready(state ports.Listing, name string) ([]launch.Candidate, error) {
 	var out []launch.Candidate
 	starting := 0
+	if fn, err := state.Function(name); err == nil && fn.Kind == function.Training {
+		return nil, cli.Fail(cli.ExitUnavailable, "'gfaas ps "+name+"' shows its state, and 'gfaas wait "+name+"' waits until it is complete",
+			fmt.Errorf("function %s is a job (kind: %s), which answers no calls", name, function.Training))
+	}
 	for _, r := range state.Instances {
 		switch {
 		case r.Function != name:

@@ -37,7 +37,8 @@ var _ ports.Starter = (*FakeStarter)(nil)
 
 // Start records an instance without starting a process.
 func (f *FakeStarter) Start(ctx context.Context, fn function.Function, p instance.Placement) (instance.Record, error) {
-	r := instance.Record{ID: p.ID, Function: fn.Name, GPUs: p.GPUs, Slice: p.Slice, State: instance.Starting, Turns: p.Turns, Restarts: p.Restarts}
+	r := instance.Record{ID: p.ID, Function: fn.Name, GPUs: p.GPUs, Slice: p.Slice, State: instance.Starting, Turns: p.Turns, Restarts: p.Restarts,
+		Job: fn.Kind == function.Training}
 	refuse := func(err error) (instance.Record, error) { return r, &ports.StartError{ID: p.ID, Err: err} }
 	if err := ctx.Err(); err != nil {
 		return refuse(err)
@@ -70,6 +71,10 @@ func (f *FakeStarter) Start(ctx context.Context, fn function.Function, p instanc
 	if err != nil {
 		_ = f.Stop(ctx, r)
 		return refuse(err)
+	}
+	if r.Job {
+		r.State = instance.Running
+		return r, nil
 	}
 	r.State, r.Contract = instance.Ready, fn.Contract
 	if r.Contract == "" || r.Contract == "auto" {

@@ -1,0 +1,247 @@
+package job
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/adapter/mps"
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/procfs"
+)
+
+// Variable is the environment variable of a supervisor that names the folder of its result. The
+// command does not inherit it.
+const Variable = "GFAAS_JOB"
+
+const (
+	killGrace  = 5 * time.Second        // from SIGTERM to SIGKILL
+	killRepeat = 100 * time.Millisecond // from SIGKILL to SIGKILL, for processes that were forked meanwhile
+	writeRetry = time.Second            // pause before the result is written again after an error
+)
+
+var restartPause = instance.RestartPause // a variable for tests
+
+// supervisor runs a job.
+type supervisor struct {
+	instance.Job
+	dir     string // folder of the result
+	runDir  string // of the daemons
+	command []string
+	log     io.Writer
+
+	result   Result
+	children chan os.Signal // SIGCHLD
+	signals  chan os.Signal // signals that end the job
+	deadline <-chan time.Time
+	abort    string // why the job must not be restarted; empty: no reason
+}
+
+// Supervise runs a job's command until it succeeds, or until it has failed and may not be restarted.
+// It returns the exit status of the last run. dir is the folder of the result, and runDir the run
+// directory of the daemons. Messages about restarts go to log.
+//
+// A run ends when the command and all processes that it has started have ended. It fails if the
+// command fails, or if a process that the command has left running fails later. The remaining
+// processes of a failed command are ended before the next run. SIGTERM, SIGINT and SIGHUP are passed on and
+// end the job.
+//
+// If the supervisor is killed, Linux kills the command, except if it is a client of MPS: its work on the
+// GPU would have to be ended first.
+func Supervise(j instance.Job, dir, runDir string, command []string, log io.Writer) int {
+	runtime.LockOSThread() // Pdeathsig takes effect when the thread that started the command ends
+	defer runtime.UnlockOSThread()
+	s := &supervisor{Job: j, dir: dir, runDir: runDir, command: command, log: log,
+		children: make(chan os.Signal, 1), signals: make(chan os.Signal, 8)}
+	signal.Notify(s.children, unix.SIGCHLD)
+	signal.Notify(s.signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
+	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) // fails on no supported kernel
+	if j.Deadline > 0 {
+		s.deadline = time.After(j.Deadline)
+	}
+	return s.run()
+}
+
+func (s *supervisor) run() int {
+	s.result = Result{State: instance.Running, ExitCode: -1}
+	tries := 0
+	for {
+		s.note()
+		began := time.Now()
+		s.result.ExitCode, s.result.Detail = s.once()
+		switch {
+		case s.abort != "":
+			return s.end(instance.Failed, s.abort)
+		case s.result.ExitCode == 0:
+			return s.end(instance.Succeeded, s.result.Detail)
+		case s.result.Restarts >= s.MaxRestarts:
+			return s.end(instance.Failed, s.result.Detail)
+		}
+		if time.Since(began) >= instance.SteadyRun {
+			tries = 0
+		}
+		tries++
+		if !s.wait(restartPause(tries)) {
+			return s.end(instance.Failed, s.abort)
+		}
+		s.result.Restarts++
+		s.result.State, s.result.Detail = instance.Running, ""
+	}
+}
+
+// wait waits for the pause before a restart. It returns false if the job has to end.
+func (s *supervisor) wait(pause time.Duration) bool {
+	fmt.Fprintf(s.log, "gfaas: the job %s; restart %d of %d in %v\n", s.result.Detail, s.result.Restarts+1, s.MaxRestarts, pause)
+	s.result.State = instance.Restarting
+	s.note()
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+			return true
+		case sig := <-s.signals:
+			s.stopped(sig)
+			return false
+		case <-s.deadline:
+			s.expired()
+			return false
+		case <-s.children:
+		}
+	}
+}
+
+func (s *supervisor) stopped(sig os.Signal) { s.abort = "stopped by signal: " + sig.String() }
+func (s *supervisor) expired() {
+	s.abort = fmt.Sprintf("stopped: not complete within its deadline of %v", s.Deadline)
+}
+
+// end writes the result of the job, and returns the exit status of the supervisor. While the result
+// cannot be written, for example because the disk is full, the supervisor continues, so that the
+// job does not seem to have been killed.
+func (s *supervisor) end(state, detail string) int {
+	s.result.State, s.result.Detail, s.result.Ended = state, detail, time.Now()
+	if state == instance.Failed {
+		fmt.Fprintf(s.log, "gfaas: the job has failed after %d restarts: %s\n", s.result.Restarts, detail)
+		if s.result.ExitCode == 0 || s.result.ExitCode == -1 { // the job was stopped
+			s.result.ExitCode = 1
+		}
+	}
+	for !s.note() {
+		select {
+		case <-s.signals:
+			return s.result.ExitCode
+		case <-time.After(writeRetry):
+		}
+	}
+	return s.result.ExitCode
+}
+
+// note writes the state of the job and reports whether it succeeded.
+func (s *supervisor) note() bool {
+	err := Write(s.dir, s.result)
+	if err != nil {
+		fmt.Fprintf(s.log, "gfaas: cannot write the state of the job: %v\n", err)
+	}
+	return err == nil
+}
+
+// attempt is one run of the command.
+type attempt struct {
+	pid    int
+	ended  bool // the command has ended
+	code   int
+	detail string
+	alone  bool // the command and all processes that it has started have ended
+}
+
+// once runs the command once, and returns its exit code and how it ended.
+func (s *supervisor) once() (code int, detail string) {
+	path, err := exec.LookPath(s.command[0])
+	if err != nil {
+		return 127, err.Error()
+	}
+	env := slices.DeleteFunc(os.Environ(), func(entry string) bool { return strings.HasPrefix(entry, Variable+"=") })
+	attr := &syscall.ProcAttr{Env: env, Files: []uintptr{0, 1, 2}}
+	if os.Getenv("CUDA_MPS_PIPE_DIRECTORY") == "" {
+		attr.Sys = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	}
+	a := &attempt{}
+	if a.pid, err = syscall.ForkExec(path, s.command, attr); err != nil {
+		return 126, fmt.Sprintf("cannot start %s: %v", path, err)
+	}
+	var kill <-chan time.Time // set once the remaining processes were asked to end
+	for {
+		if a.reap(); a.alone {
+			return a.code, a.detail
+		}
+		if a.ended && a.code != 0 && kill == nil {
+			s.kill(unix.SIGTERM)
+			kill = time.After(killGrace)
+		}
+		select {
+		case <-s.children:
+		case sig := <-s.signals:
+			s.stopped(sig)
+			s.kill(sig.(syscall.Signal))
+		case <-s.deadline:
+			s.expired()
+			s.kill(unix.SIGTERM)
+			kill = time.After(killGrace)
+		case <-kill:
+			s.kill(unix.SIGKILL)
+			kill = time.After(killRepeat)
+		}
+	}
+}
+
+// reap reaps the children that have ended.
+func (a *attempt) reap() {
+	for {
+		var status syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG, nil)
+		switch {
+		case err == syscall.EINTR:
+			continue
+		case err != nil: // there are no children
+			a.alone = true
+			return
+		case pid == 0:
+			return
+		case pid == a.pid:
+			a.ended = true
+			a.code, a.detail = endOf(status)
+		case a.ended && a.code == 0:
+			if code, detail := endOf(status); code != 0 {
+				a.code, a.detail = code, fmt.Sprintf("has left process %d running, which %s", pid, detail)
+			}
+		}
+	}
+}
+
+// kill sends a signal to all processes of the job.
+func (s *supervisor) kill(sig syscall.Signal) {
+	self := os.Getpid()
+	targets := procfs.Children()
+	all, _ := procfs.Stats()
+	for _, p := range all {
+		if p.Session == self && p.PID != self && !p.Exited() && !slices.Contains(targets, p.PID) {
+			targets = append(targets, p.PID)
+		}
+	}
+	dying := slices.DeleteFunc(slices.Clone(targets), func(pid int) bool { return sig != unix.SIGKILL && !procfs.Deadly(pid, sig) })
+	_ = mps.Terminate(context.Background(), s.runDir, dying) // without an answer, they must end nevertheless
+	for _, pid := range targets {
+		_ = syscall.Kill(pid, sig) // it may have ended
+	}
+}
