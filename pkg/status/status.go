@@ -54,7 +54,7 @@ const (
 // figures count from the start of the gateway.
 type Function struct {
 	Function       string   `json:"function"`
-	State          string   `json:"state"`
+	State          string   `json:"state"` // one of the states above; for a training function with jobs, that of a job
 	Waiting        *int     `json:"waiting"`
 	InFlight       *int     `json:"in_flight"`
 	RPS            *float64 `json:"rps"`
@@ -82,7 +82,7 @@ type Instance struct {
 	ID         string   `json:"id"`
 	Function   string   `json:"function"`
 	GPU        string   `json:"gpu"`       // several GPUs are joined by commas
-	State      string   `json:"state"`     // starting, idle, running, offloading, prefetching, stopping, faulted
+	State      string   `json:"state"`     // starting, idle, running, offloading, prefetching, stopping, faulted; for a job, starting, running, succeeded or failed
 	Residency  string   `json:"residency"` // location of its memory: gpu or host; empty if unknown
 	InFlight   *int     `json:"in_flight"`
 	MemUsedMiB *float64 `json:"mem_used_mib"`

@@ -92,6 +92,8 @@ func (s *asyncCalls) serve(w http.ResponseWriter, r *http.Request, name, path st
 		c.Refuse(w, notAllowed(r.Method, http.MethodPost))
 	case f == nil:
 		c.Refuse(w, refusal.UnknownFunction(name))
+	case f.Uncallable() != nil:
+		c.Refuse(w, f.Uncallable())
 	case s.api.cfg.Dispatcher.Draining.IsSet():
 		c.Refuse(w, refusal.Ending())
 	case r.ContentLength > s.api.cfg.MaxBody:

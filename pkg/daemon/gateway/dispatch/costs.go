@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 )
@@ -63,6 +64,9 @@ func (f *Function) newSpec() queue.Function {
 	}
 	if !d.Known.IsSet() {
 		s.Min = 0 // instances that are still to be adopted may satisfy it
+	}
+	if fn.Kind == function.Training { // the policy starts no jobs
+		s.Min = 0
 	}
 	if f.delayed > 0 {
 		s.Min = min(s.Min, int32(f.maxMin))

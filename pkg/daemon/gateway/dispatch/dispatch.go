@@ -35,6 +35,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/residency"
 	"github.com/gfaas/gfaas/pkg/policy/scale"
 	"github.com/gfaas/gfaas/pkg/profile"
+	"github.com/gfaas/gfaas/pkg/status"
 	"github.com/gfaas/gfaas/pkg/trace"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
@@ -140,6 +141,7 @@ type Dispatcher struct {
 	placer      placement.Placer
 	placed      *placedStart        // the start that the policy has been asked for
 	faults      map[string]standing // instances of plans that faulted but still run, by ID
+	jobs        []status.Instance   // of training functions
 }
 
 // New returns a Dispatcher whose policy has not begun (Begin). The end of life cancels all

@@ -128,8 +128,8 @@ func (f *Function) renew() {
 	f.life, f.end = context.WithCancel(f.d.life)
 }
 
-// isVersion reports whether a gateway's instance belongs to the version that fn defines.
-func isVersion(r *instance.Record, fn function.Function) bool {
+// IsVersion reports whether a gateway's instance belongs to the version that fn defines.
+func IsVersion(r *instance.Record, fn function.Function) bool {
 	now := launch.Intended(fn, instance.Placement{})
 	return (r.Definition == "" || r.Definition == now.Definition) && r.Slice == sliceBy(fn, r.Slice)
 }
@@ -298,9 +298,9 @@ func (f *Function) replace(wanted int) {
 type Backoff struct{ tries int }
 
 const (
-	firstRestart = time.Second
-	lastRestart  = time.Minute
-	steady       = 10 * time.Second
+	firstRestart = instance.FirstRestart
+	lastRestart  = instance.LastRestart
+	steady       = instance.SteadyRun
 )
 
 // Next returns the pause before the next start, given how long the last run lasted.
@@ -309,5 +309,5 @@ func (b *Backoff) Next(ran time.Duration) time.Duration {
 		b.tries = 0
 	}
 	b.tries++
-	return min(firstRestart<<min(b.tries-1, 10), lastRestart)
+	return instance.RestartPause(b.tries)
 }

@@ -302,10 +302,13 @@ func (f *Function) unstartable() string {
 	return fmt.Sprintf("it spans %d GPUs, and of the gateway's GPUs, %d have %v of memory", f.definition.GPUs, large, f.definition.GPUMem)
 }
 
-// unserved returns the refusal for a call of a function that has no instance and that the
-// gateway can never start, and otherwise nil. Instances of a plan may still serve such a
-// function. Locked.
+// unserved returns the refusal for a call of a training function, or of a function that has no
+// instance and that the gateway can never start, and otherwise nil. Instances of a plan may still
+// serve the latter. Locked.
 func (f *Function) unserved() *refusal.Error {
+	if e := uncallable(&f.definition); e != nil {
+		return e
+	}
 	why := f.unstartable()
 	if why == "" || f.count() > 0 {
 		return nil

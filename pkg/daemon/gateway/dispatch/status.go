@@ -71,6 +71,7 @@ func (d *Dispatcher) Status() status.Status {
 		faulted.Fault = f.fault.String()
 		s.Instances = append(s.Instances, faulted)
 	}
+	s.Instances = append(s.Instances, d.jobs...)
 	slices.SortFunc(s.Instances, func(a, b status.Instance) int { return cmp.Compare(a.ID, b.ID) })
 	for _, f := range d.inOrder() {
 		if f.removed {
@@ -104,6 +105,9 @@ func (f *Function) status(q queue.FunctionStatus, ready int) status.Function {
 		}
 	case f.instances > 0:
 		s.State = status.Starting
+	}
+	if f.definition.Kind == function.Training {
+		f.setJobs(&s)
 	}
 	s.Why = s.Reason.String()
 	f.Counts.Status(&s)

@@ -3,6 +3,7 @@ package instances
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/dispatch"
@@ -42,7 +43,8 @@ func (f *follower) run(ctx context.Context) {
 			f.dispatcher.ResumeIDs(l.Instances)
 		}
 		f.dispatcher.Apply(l.Functions)
-		f.instances(ctx, l.Instances)
+		f.instances(ctx, slices.DeleteFunc(slices.Clone(l.Instances), func(r instance.Record) bool { return r.Job }))
+		f.jobs.reconcile(l)
 		if !f.dispatcher.Known.IsSet() {
 			f.dispatcher.SetKnown()
 			if f.cfg.Known != nil {

@@ -60,6 +60,7 @@ type Manager struct {
 	failing    chan struct{}   // an instance answered 5xx; has capacity 1
 	restarts   restarter
 	meter      meter
+	jobs       *jobs
 	follower   follower
 }
 
@@ -68,6 +69,7 @@ func New(life context.Context, d *dispatch.Dispatcher, cfg Config) *Manager {
 	m := &Manager{cfg: cfg, log: cfg.Log, dispatcher: d, life: life, failing: make(chan struct{}, 1)}
 	m.restarts = restarter{Manager: m, states: map[string]*restartState{}}
 	m.meter.Manager = m
+	m.jobs = newJobs(m)
 	m.follower = follower{Manager: m, others: map[string]instance.Handle{}, abandoned: map[string]instance.Record{}}
 	return m
 }

@@ -88,6 +88,10 @@ func (c *Call) Serve(w http.ResponseWriter, r *http.Request) {
 		c.Refuse(w, refusal.Ending())
 		return
 	}
+	if e := c.function.Uncallable(); e != nil {
+		c.Refuse(w, e)
+		return
+	}
 	if c.probe = c.function.Calls().Probes.Match(r.Method, c.path); c.probe {
 		if e := c.function.NotLoaded(); e != nil {
 			c.Refuse(w, e)

@@ -44,6 +44,7 @@ const (
 	BatchFailed    = "batch-failed"
 	NoConnection   = "no-connection"
 	NotLoaded      = "not-loaded"
+	NotCallable    = "not-callable"
 	Draining       = "draining"
 	Busy           = "busy"
 	Journal        = "journal"
@@ -68,7 +69,7 @@ var statuses = map[string]int{
 	BadRequest: http.StatusBadRequest,
 	Auth:       http.StatusUnauthorized,
 	NoFunction: http.StatusNotFound, NoPath: http.StatusNotFound, NoCall: http.StatusNotFound,
-	Method:   http.StatusMethodNotAllowed,
+	Method: http.StatusMethodNotAllowed, NotCallable: http.StatusMethodNotAllowed,
 	SlowBody: http.StatusRequestTimeout,
 	InUse:    http.StatusConflict, CallID: http.StatusConflict,
 	TooLarge:  http.StatusRequestEntityTooLarge,
@@ -124,7 +125,7 @@ func (e *Error) Write(w http.ResponseWriter) {
 	if e.Retry > 0 {
 		h.Set("Retry-After", strconv.Itoa(seconds(e.Retry)))
 	}
-	if e.Allow != "" {
+	if e.Allow != "" || e.Code == NotCallable { // an empty list: no method is allowed
 		h.Set("Allow", e.Allow)
 	}
 	if e.Challenge != "" {

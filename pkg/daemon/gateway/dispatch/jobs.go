@@ -1,0 +1,98 @@
+package dispatch
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/refusal"
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/launch"
+	"github.com/gfaas/gfaas/pkg/status"
+)
+
+// The instances of training functions are jobs. The policy does not know them, because they answer no
+// calls: the shell starts and follows them, and their memory counts as that of other programs.
+
+// NewJob returns the record of a job that is about to start: its ID, its slice and its GPU. That is the GPU
+// with the fewest unfinished jobs, whose numbers are given by GPU, of those with enough memory for the
+// function. If there is none, or if the function was removed, it returns an error and a record that has
+// only an ID and the name of the function.
+func (d *Dispatcher) NewJob(name string, unfinished map[string]int) (instance.Record, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f := d.Function(name)
+	d.lastName++
+	id := fmt.Sprintf("%s.%d", name[:min(len(name), maxName)], d.lastName)
+	if f == nil || f.removed {
+		return instance.Record{ID: id, Function: name}, refusal.UnknownFunction(name)
+	}
+	best := -1
+	for n, g := range d.cfg.GPUs {
+		fits := d.memory.gpus[n].capacity == 0 || int64(f.definition.GPUMem) <= d.memory.gpus[n].capacity
+		if fits && (best < 0 || unfinished[g.Name] < unfinished[d.cfg.GPUs[best].Name]) {
+			best = n
+		}
+	}
+	if best < 0 {
+		return instance.Record{ID: id, Function: name}, fmt.Errorf("no GPU has %v of memory that other programs do not use", f.definition.GPUMem)
+	}
+	slice, _ := f.slice(best)
+	r := launch.Intended(f.definition, instance.Placement{ID: id, GPUs: []string{d.cfg.GPUs[best].Name}, Slice: slice})
+	r.Registered, r.Owner = []string{r.ID}, instance.Gateway
+	return r, nil
+}
+
+// SetJobs replaces the status of jobs.
+func (d *Dispatcher) SetJobs(jobs []status.Instance) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.jobs = jobs
+}
+
+// JobStatus returns the status of a job in the given state.
+func JobStatus(r instance.Record, state string) status.Instance {
+	return status.Instance{ID: r.ID, Function: r.Function, GPU: strings.Join(r.GPUs, ","), State: state, InFlight: new(0),
+		SMPct: r.Slice.SMPct, QuotaRequest: r.Slice.QuotaRequest, QuotaLimit: r.Slice.QuotaLimit}
+}
+
+// setJobs sets the state of a training function: the state of its jobs that needs the most attention.
+// Locked.
+func (f *Function) setJobs(s *status.Function) {
+	for _, state := range []string{instance.Failed, instance.Running, instance.Starting, instance.Succeeded} {
+		for _, j := range f.d.jobs {
+			if j.Function == f.name && j.State == state {
+				s.State = state
+				s.Instances = f.countJobs()
+				return
+			}
+		}
+	}
+}
+
+// countJobs returns the number of the function's jobs. Locked.
+func (f *Function) countJobs() (n int) {
+	for _, j := range f.d.jobs {
+		if j.Function == f.name {
+			n++
+		}
+	}
+	return n
+}
+
+// uncallable returns the refusal for a call of a training function, and nil for other functions.
+func uncallable(fn *function.Function) *refusal.Error {
+	if fn.Kind != function.Training {
+		return nil
+	}
+	return &refusal.Error{Code: refusal.NotCallable, Message: fmt.Sprintf("function %s is a job (kind: %s), which answers no calls", fn.Name, function.Training),
+		Hint: "'gfaas ps " + fn.Name + "' shows its state, and 'gfaas wait " + fn.Name + "' waits until it is complete"}
+}
+
+// Uncallable returns the refusal for all calls of the function if it is a training function, and
+// otherwise nil.
+func (f *Function) Uncallable() *refusal.Error {
+	f.d.mu.Lock()
+	defer f.d.mu.Unlock()
+	return uncallable(&f.definition)
+}
