@@ -22,14 +22,15 @@ import (
 
 // Result is the state of a job in its file.
 type Result struct {
-	State    string    `json:"state"`            // one of instance.Running, Restarting, Succeeded and Failed
-	ExitCode int       `json:"exit_code"`        // of the command's last run; -1 if no run has ended
-	Detail   string    `json:"detail,omitempty"` // for people: how that run ended
+	Program  string    `json:"program,omitempty"` // of a command of gfaas run
+	State    string    `json:"state"`             // one of instance.Running, Restarting, Succeeded and Failed
+	ExitCode int       `json:"exit_code"`         // of the command's last run; -1 if no run has ended
+	Detail   string    `json:"detail,omitempty"`  // for people: how that run ended
 	Restarts int       `json:"restarts"`
 	Ended    time.Time `json:"ended,omitzero"` // when the job succeeded or failed
 }
 
-// Ended reports whether the job has succeeded or failed.
+// Over reports whether the job has succeeded or failed.
 func (r Result) Over() bool { return r.State == instance.Succeeded || r.State == instance.Failed }
 
 // lostSupervisor describes a job whose supervisor has ended without a result.
@@ -78,11 +79,19 @@ func path(dir string) string { return filepath.Join(dir, logs.ResultFile) }
 
 // endOf returns the exit code of an ended process, as shells count it, and a description.
 func endOf(status syscall.WaitStatus) (code int, detail string) {
-	switch {
-	case status.Signaled():
-		return 128 + int(status.Signal()), "ended by signal: " + status.Signal().String()
-	case status.ExitStatus() == 0:
-		return 0, "ended"
+	if code = status.ExitStatus(); status.Signaled() {
+		code = 128 + int(status.Signal())
 	}
-	return status.ExitStatus(), fmt.Sprintf("exited with status %d", status.ExitStatus())
+	return code, Describe(code)
+}
+
+// Describe describes an exit code, as shells count it.
+func Describe(code int) string {
+	switch {
+	case code == 0:
+		return "ended"
+	case code > 128:
+		return "ended by signal: " + syscall.Signal(code-128).String()
+	}
+	return fmt.Sprintf("exited with status %d", code)
 }

@@ -25,9 +25,10 @@ import (
 const Variable = "GFAAS_JOB"
 
 const (
-	killGrace  = 5 * time.Second        // from SIGTERM to SIGKILL
-	killRepeat = 100 * time.Millisecond // from SIGKILL to SIGKILL, for processes that were forked meanwhile
-	writeRetry = time.Second            // pause before the result is written again after an error
+	killGrace     = 5 * time.Second        // from SIGTERM to SIGKILL
+	killRepeat    = 100 * time.Millisecond // from SIGKILL to SIGKILL, for processes that were forked meanwhile
+	remainingPoll = 100 * time.Millisecond // interval of checks in AwaitRemaining
+	writeRetry    = time.Second            // pause before the result is written again after an error
 )
 
 var restartPause = instance.RestartPause // a variable for tests
@@ -186,8 +187,7 @@ func (s *supervisor) once() (code int, detail string) {
 			return a.code, a.detail
 		}
 		if a.ended && a.code != 0 && kill == nil {
-			s.kill(unix.SIGTERM)
-			kill = time.After(killGrace)
+			kill = s.kill(unix.SIGTERM)
 		}
 		select {
 		case <-s.children:
@@ -196,11 +196,9 @@ func (s *supervisor) once() (code int, detail string) {
 			s.kill(sig.(syscall.Signal))
 		case <-s.deadline:
 			s.expired()
-			s.kill(unix.SIGTERM)
-			kill = time.After(killGrace)
+			kill = s.kill(unix.SIGTERM)
 		case <-kill:
-			s.kill(unix.SIGKILL)
-			kill = time.After(killRepeat)
+			kill = s.kill(unix.SIGKILL)
 		}
 	}
 }
@@ -229,19 +227,62 @@ func (a *attempt) reap() {
 	}
 }
 
-// kill sends a signal to all processes of the job.
-func (s *supervisor) kill(sig syscall.Signal) {
-	self := os.Getpid()
-	targets := procfs.Children()
-	all, _ := procfs.Stats()
-	for _, p := range all {
-		if p.Session == self && p.PID != self && !p.Exited() && !slices.Contains(targets, p.PID) {
-			targets = append(targets, p.PID)
-		}
-	}
+func (s *supervisor) kill(sig syscall.Signal) <-chan time.Time { return kill(s.runDir, sig) }
+
+// kill sends a signal to all descendants of this process, which must be a subreaper. The result delivers
+// when the remaining ones are to get SIGKILL.
+func kill(runDir string, sig syscall.Signal) <-chan time.Time {
+	targets := descendants()
 	dying := slices.DeleteFunc(slices.Clone(targets), func(pid int) bool { return sig != unix.SIGKILL && !procfs.Deadly(pid, sig) })
-	_ = mps.Terminate(context.Background(), s.runDir, dying) // without an answer, they must end nevertheless
+	_ = mps.Terminate(context.Background(), runDir, dying) // without an answer, they must end nevertheless
 	for _, pid := range targets {
 		_ = syscall.Kill(pid, sig) // it may have ended
+	}
+	if sig == unix.SIGKILL {
+		return time.After(killRepeat)
+	}
+	return time.After(killGrace)
+}
+
+// descendants returns the processes that descend from this process and have not ended.
+func descendants() (pids []int) {
+	all, _ := procfs.Stats()
+	children := map[int][]int{}
+	for _, p := range all {
+		if !p.Exited() {
+			children[p.Parent] = append(children[p.Parent], p.PID)
+		}
+	}
+	pids = slices.Clone(children[os.Getpid()])
+	for i := 0; i < len(pids); i++ {
+		pids = append(pids, children[pids[i]]...)
+	}
+	return pids
+}
+
+// AwaitRemaining waits until all processes have ended that a command has left running. This process must be
+// a subreaper, and have no other children. It returns the exit code of the run and how it ended: those of
+// the first process that failed or, if code is not 0, those of the command. In the latter case, and if ctx
+// ends, AwaitRemaining ends the processes.
+func AwaitRemaining(ctx context.Context, runDir string, code int, detail string) (int, string) {
+	a := &attempt{ended: true, code: code, detail: detail}
+	tick := time.NewTicker(remainingPoll)
+	defer tick.Stop()
+	done := ctx.Done()
+	var due <-chan time.Time
+	for {
+		if a.reap(); a.alone {
+			return a.code, a.detail
+		}
+		if a.code != 0 && due == nil {
+			due = kill(runDir, unix.SIGTERM)
+		}
+		select {
+		case <-tick.C:
+		case <-done:
+			due, done = kill(runDir, unix.SIGTERM), nil
+		case <-due:
+			due = kill(runDir, unix.SIGKILL)
+		}
 	}
 }

@@ -22,7 +22,7 @@ func settingVariable(name string) string {
 func Variables() []string {
 	return []string{"GFAAS_CONFIG", "GFAAS_RUN_DIR", "GFAAS_STATE", "GFAAS_LIB_DIR", "GFAAS_SIM_GPU", "GFAAS_SIM_DIR", "GFAAS_SIM_NOTED",
 		"GFAAS_NO_NVML", "GFAAS_OVERSUBSCRIBE", "GFAAS_FUNCTION", "GFAAS_INSTANCE", "GFAAS_SECRET", "GFAAS_SOCKET", "GFAAS_DEVICES",
-		"GFAAS_MODEL_SOCKET", "GFAAS_USER"}
+		"GFAAS_MODEL_SOCKET", "GFAAS_USER", "GFAAS_JOB"}
 }
 
 // testVariables lists variables, without the prefix, that tests read and programs ignore.

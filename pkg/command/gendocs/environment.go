@@ -48,6 +48,7 @@ var environment = []struct {
 		{"PORT", "The port on which a function must listen. gfaas-kerneld function reads it too."},
 		{"GFAAS_FUNCTION", "The name of the function."},
 		{"GFAAS_INSTANCE", "The name of the instance or slice. If it is set, gfaas's programs do not read GFAAS_SOCKET, GFAAS_OVERSUBSCRIBE and GFAAS_NO_NVML as settings."},
+		{"GFAAS_JOB", "The folder for the state of a job, for its supervisor only (docs/training.md of the source)."},
 		{"GFAAS_SECRET", "The secret by which gfaas-tokend recognizes the instance. The library overwrites it where other processes could read it."},
 		{"GFAAS_SOCKET", "The socket of gfaas-tokend to which the preload library connects."},
 		{"GFAAS_DEVICES", "The GPUs of the slice, with which the preload library compares CUDA_VISIBLE_DEVICES (by the UUIDs of the GPUs)."},

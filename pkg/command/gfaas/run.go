@@ -27,6 +27,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/devices"
+	"github.com/gfaas/gfaas/pkg/command/host"
+	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/number"
@@ -45,6 +47,9 @@ type runOptions struct {
 	noNVML bool
 	detach bool
 	stop   bool // unmanaged processes
+
+	kind     string
+	restarts int // with kind training
 }
 
 func newRun(t *tool) *cobra.Command {
@@ -87,6 +92,11 @@ token daemon, if it is running, kills the other processes within about a second.
 Under MPS, Linux does not kill the command: the token daemon first ends the
 work of the command and its processes on the GPU, and then kills them. With
 --detach-on-kill, the command and its processes continue in the slice.
+
+With --kind training, the command is a job: it is restarted after a failure, up to
+--max-restarts times, after a pause of 1 s that doubles with each restart up to a minute. It is
+complete when it and all processes that it has started have ended. gfaas wait waits for
+a job, and for any other command with --name, and prints its result.
 
 If a process gets a CUDA error after which all its calls fail, such as an illegal
 address, a line on standard error names the call and the error.
@@ -140,6 +150,9 @@ launch. After 10 s, gfaas run starts the daemon again, and the command continues
   # Run a program on the simulated GPU
   gfaas run --gpu sim -- ./vadd
 
+  # Run a training job, and restart it up to three times
+  gfaas run --kind training --max-restarts 3 --quota 0.3:1 -- python train.py
+
   # Run a container in a slice
   gfaas run --quota 0.5 --mem 2GiB -- docker run --rm IMAGE`,
 		ValidArgsFunction: completeCommand,
@@ -156,6 +169,9 @@ launch. After 10 s, gfaas run starts the daemon again, and the command continues
 			if o.slo < 0 || cmd.Flags().Changed("slo") && o.slo == 0 {
 				return cli.Usagef("--slo %v: expected more than 0", o.slo)
 			}
+			if err := o.checkKind(cmd.Flags().Changed("max-restarts")); err != nil {
+				return err
+			}
 			return o.run(cmd.Context(), t, args)
 		},
 	}
@@ -167,6 +183,9 @@ launch. After 10 s, gfaas run starts the daemon again, and the command continues
 	f.StringVar(&o.quota, "quota", "1", "guaranteed and maximum fraction of each time window, as `REQUEST[:LIMIT]`, like 0.3:0.8 or 30%:80%")
 	cli.Memory(f, &o.mem, "mem", "limit on GPU memory, as a `size` like 1GiB; allocations beyond it fail (default no limit)")
 	f.DurationVar(&o.slo, "slo", 0, "latency objective, like 69ms, for the policy introspective of gfaas-tokend (default no objective)")
+	f.StringVar(&o.kind, "kind", function.DefaultKind, "training for a job, which is restarted after failures; any other command is of the kind inference")
+	cli.CompleteWords(cmd, "kind", function.DefaultKind, function.Training)
+	f.IntVar(&o.restarts, "max-restarts", function.DefaultMaxRestarts, "with --kind training: number of restarts after failures")
 	f.BoolVar(&o.over, "oversubscribe", false, "move the command's GPU memory to the host while the command has no work (needs --mem)")
 	f.BoolVar(&o.noNVML, "no-nvml", false, "let programs that read NVML see the whole GPU")
 	f.BoolVar(&o.detach, "detach-on-kill", false, "let the command continue if gfaas run itself is killed")
@@ -271,6 +290,11 @@ func (o *runOptions) run(ctx context.Context, t *tool, command []string) error {
 	if err != nil {
 		return err
 	}
+	if o.name != "" {
+		if err := host.ResultsOf(t.runDir).Remove(id); err != nil { // of an earlier command with this name
+			return err
+		}
+	}
 	if answer.Note != "" {
 		t.env.Notef("note: %s", answer.Note)
 	}
@@ -279,22 +303,25 @@ func (o *runOptions) run(ctx context.Context, t *tool, command []string) error {
 	}
 	noteBeyond(t.env, map[string]gpu.Bytes{d.String(): slice.Mem})
 	grant.MPSPipeDir, grant.Mem = answer.MPSPipeDir, slice.Mem
-	status := 0
-	if container != nil {
-		var guest docker.Guest
-		if guest, err = docker.NewGuest(docker.Config{RunDir: t.runDir, Libs: grant.Libs}, grant); err == nil {
-			status, err = container.Run(ctx, guest, !o.detach, func() { t.env.Notef("note: the container runs in the background; gfaas run waits until it has ended") })
+	result, err := o.toCompletion(ctx, t, func() (int, error) {
+		if container != nil {
+			guest, err := docker.NewGuest(docker.Config{RunDir: t.runDir, Libs: grant.Libs}, grant)
+			if err != nil {
+				return 0, err
+			}
+			return container.Run(ctx, guest, !o.detach, func() { t.env.Notef("note: the container runs in the background; gfaas run waits until it has ended") })
 		}
-	} else {
-		var env map[string]string
-		if env, err = preload.Environ(grant); err == nil {
-			status, err = child.Run(ctx, command, env, !o.detach && !onMPS(grant, d))
+		env, err := preload.Environ(grant)
+		if err != nil {
+			return 0, err
 		}
-	}
-	if err != nil || status == 0 {
+		return child.Run(ctx, command, env, !o.detach && !onMPS(grant, d))
+	})
+	o.store(t, id, filepath.Base(command[0]), result, err)
+	if err != nil || result.ExitCode == 0 {
 		return err
 	}
-	return cli.Exit(status)
+	return cli.Exit(result.ExitCode)
 }
 
 // onMPS reports whether the command will be a client of MPS. In that case, the kernel must not kill the
