@@ -45,13 +45,15 @@ func TestRegistration(t *testing.T) {
 	}
 }
 
-// TestSLO checks that an inference function is registered with its objective and a training function without one.
+// TestSLO checks that an inference function is registered with its objective, and a training function without one but with
+// its kind.
 func TestSLO(t *testing.T) {
 	p := instance.Placement{ID: "f-0", GPUs: []string{"sim"}}
-	for kind, want := range map[string]float64{"inference": 69, "training": 0} {
+	for kind, want := range map[string]wire.Registration{"inference": {SLOMS: 69}, "training": {Kind: "training"}} {
 		fn := function.Function{Name: "f", Kind: kind, SLO: 69 * time.Millisecond}
-		if got := newRegistration(fn, p, "secret").SLOMS; got != want {
-			t.Errorf("%s: registered with slo_ms %v, want %v", kind, got, want)
+		got := newRegistration(fn, p, "secret")
+		if got.SLOMS != want.SLOMS || got.Kind != want.Kind || got.Validate() != nil {
+			t.Errorf("%s: registered with slo_ms %v and kind %q, want %v and %q", kind, got.SLOMS, got.Kind, want.SLOMS, want.Kind)
 		}
 	}
 }

@@ -117,21 +117,23 @@ func TestRegistrationValidate(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, bend := range map[string]func(*Registration){
-		"instance empty":  func(r *Registration) { r.Instance = "" },
-		"instance path":   func(r *Registration) { r.Instance = "../x" },
-		"instance dots":   func(r *Registration) { r.Instance = ".." },
-		"instance socket": func(r *Registration) { r.Instance = "token.sock" },
-		"instance long":   func(r *Registration) { r.Instance = strings.Repeat("a", 64) },
-		"secret empty":    func(r *Registration) { r.Secret = "" },
-		"secret long":     func(r *Registration) { r.Secret = strings.Repeat("s", 64) },
-		"gpu":             func(r *Registration) { r.GPU = "nvidia" },
-		"sm":              func(r *Registration) { r.SMPct = 101 },
-		"quota":           func(r *Registration) { r.QuotaRequest = 0 },
-		"limit":           func(r *Registration) { r.QuotaLimit = 0.1 },
-		"memory negative": func(r *Registration) { r.MemLimit = -1 },
-		"owner negative":  func(r *Registration) { r.OwnerPID = -1 },
-		"slo negative":    func(r *Registration) { r.SLOMS = -1 },
-		"slo too long":    func(r *Registration) { r.SLOMS = 1e300 },
+		"instance empty":   func(r *Registration) { r.Instance = "" },
+		"instance path":    func(r *Registration) { r.Instance = "../x" },
+		"instance dots":    func(r *Registration) { r.Instance = ".." },
+		"instance socket":  func(r *Registration) { r.Instance = "token.sock" },
+		"instance long":    func(r *Registration) { r.Instance = strings.Repeat("a", 64) },
+		"secret empty":     func(r *Registration) { r.Secret = "" },
+		"secret long":      func(r *Registration) { r.Secret = strings.Repeat("s", 64) },
+		"gpu":              func(r *Registration) { r.GPU = "nvidia" },
+		"sm":               func(r *Registration) { r.SMPct = 101 },
+		"quota":            func(r *Registration) { r.QuotaRequest = 0 },
+		"limit":            func(r *Registration) { r.QuotaLimit = 0.1 },
+		"memory negative":  func(r *Registration) { r.MemLimit = -1 },
+		"owner negative":   func(r *Registration) { r.OwnerPID = -1 },
+		"another kind":     func(r *Registration) { r.Kind = "inference" },
+		"training in time": func(r *Registration) { r.Kind, r.SLOMS = "training", 50 },
+		"slo negative":     func(r *Registration) { r.SLOMS = -1 },
+		"slo too long":     func(r *Registration) { r.SLOMS = 1e300 },
 	} {
 		r := good
 		bend(&r)

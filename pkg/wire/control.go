@@ -7,6 +7,7 @@ package wire
 import (
 	"fmt"
 
+	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/reason"
@@ -24,6 +25,7 @@ type Registration struct {
 	Allocation
 	More     []Allocation `json:"more,omitempty"`      // further GPUs, in the order in which the processes see them
 	SLOMS    float64      `json:"slo_ms,omitempty"`    // latency objective for the policy introspective; 0: best effort
+	Kind     string       `json:"kind,omitempty"`      // function.Training for a training job, for the policy introspective; otherwise empty
 	OwnerPID int          `json:"owner_pid,omitempty"` // the instance ends when this process and all of its own have ended
 
 	// EndWithOwner makes the daemon kill the instance's processes if the owner ends without
@@ -117,6 +119,12 @@ func (r Registration) Validate() error {
 	}
 	if !(r.SLOMS >= 0 && r.SLOMS <= maxSLOMS) {
 		return fmt.Errorf("instance %s: slo_ms %v: expected 0 to %.0g", r.Instance, r.SLOMS, maxSLOMS)
+	}
+	if r.Kind != "" && r.Kind != function.Training {
+		return fmt.Errorf("instance %s: kind %q: expected %s or none", r.Instance, r.Kind, function.Training)
+	}
+	if r.Kind != "" && r.SLOMS > 0 {
+		return fmt.Errorf("instance %s: slo_ms %v: not allowed with kind %s, which has no latency", r.Instance, r.SLOMS, r.Kind)
 	}
 	if r.OwnerPID < 0 {
 		return fmt.Errorf("instance %s: owner_pid %d is negative", r.Instance, r.OwnerPID)

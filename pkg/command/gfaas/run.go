@@ -397,7 +397,12 @@ func (o *runOptions) enter(ctx context.Context, t *tool, g preload.Grant, s gpu.
 	if err != nil {
 		return answer, nil, err
 	}
+	kind := ""
+	if o.training() {
+		kind = o.kind
+	}
 	answer, unregister, err = tokend.Enter(ctx, client, wire.Registration{
+		Kind:     kind,
 		Instance: g.Instance, Function: filepath.Base(command), Secret: g.Secret, OwnerPID: os.Getpid(), EndWithOwner: !o.detach, StopUnmanaged: o.stop,
 		SLOMS:      float64(o.slo) / float64(time.Millisecond),
 		Allocation: wire.Allocation{GPU: g.GPU[0], SMPct: s.SMPct, QuotaRequest: s.QuotaRequest, QuotaLimit: s.QuotaLimit, MemLimit: s.Mem},

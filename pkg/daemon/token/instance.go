@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	policy "github.com/gfaas/gfaas/pkg/policy/token"
 	"github.com/gfaas/gfaas/pkg/procfs"
@@ -170,7 +171,8 @@ func (i *instance) allocate(gpus *schedulers) {
 		}
 		a.gpu.step(policy.AddInstance{
 			Instance: i.reg.Instance, Slice: a.Slice(), Turns: a.Turns,
-			SLO: time.Duration(i.reg.SLOMS * float64(time.Millisecond)), Unenforced: i.unenforced,
+			Training: i.reg.Kind == function.Training,
+			SLO:      time.Duration(i.reg.SLOMS * float64(time.Millisecond)), Unenforced: i.unenforced,
 		})
 	}
 }

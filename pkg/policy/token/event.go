@@ -26,6 +26,9 @@ type AddInstance struct {
 	Turns    []gpu.Turn    // the instance's own parts of each window; none: its times follow from the order alone
 	SLO      time.Duration // latency objective; 0: best effort
 
+	// Training reports whether the instance is a training job. Such an instance has no objective.
+	Training bool
+
 	// Unenforced reports whether the SM share is not enforced by MPS: the instance uses the whole
 	// GPU when it runs alone.
 	Unenforced bool

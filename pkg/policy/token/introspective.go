@@ -40,6 +40,8 @@ import (
 //   - Best-effort instances are divided by the stretch once per measured cycle, down to a floor,
 //     and grow back to their request while T is good. As printed, they are divided every 5 ms, and
 //     have nothing after ten periods.
+//   - The limit of a training instance falls to its request as soon as an SLO-sensitive instance
+//     stretches (training.go).
 //   - The issued shares are made to fit the GPU (scaling.go). As printed, their sum has no bound,
 //     and the driver decides.
 type introspective struct {
@@ -273,7 +275,7 @@ func (s *introspective) reasonFor(c *meteredClient) reason.Reason {
 	if !s.limited(i) {
 		return reason.New(i.unmetered(nil))
 	}
-	r := reason.New(metered, reason.Number("issued", i.issued), reason.Text("phase", i.phase.String()), reason.Number("request", i.request), reason.Number("limit", i.limit))
+	r := reason.New(metered, reason.Number("issued", i.issued), reason.Text("phase", i.phase.String()), reason.Number("request", i.request), reason.Number("limit", i.currentLimit()))
 	if i.cycle.stretch > 0 {
 		r = r.With(reason.Number("stretch", i.cycle.stretch))
 	}

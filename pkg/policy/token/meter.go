@@ -32,6 +32,8 @@ type meteredInstance struct {
 	request, limit float64
 	alone          float64 // share when it runs alone without tokens
 	sensitive      bool
+	training       bool // its limit falls to its request while an SLO-sensitive instance stretches
+	capped         bool // its limit has fallen
 	gauge          gauge
 	cycle          cycle
 
@@ -138,6 +140,7 @@ func (s *meter) addInstance(ev AddInstance) {
 	i.request, i.limit = sm*ev.Slice.QuotaRequest, sm*ev.Slice.QuotaLimit
 	i.scaledShare = min(max(i.scaledShare, i.request), i.limit)
 	i.issued = i.scaledShare
+	i.training = ev.Training
 }
 
 func (s *meter) removeInstance(id string) {

@@ -19,6 +19,7 @@ func (s *scaling) scale() {
 			s.scaleBestEffort(i, state, stretch)
 		}
 	}
+	s.capTraining()
 	for _, i := range s.instances {
 		i.cycle.fresh = false
 	}

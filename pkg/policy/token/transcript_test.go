@@ -206,12 +206,13 @@ func (s *script) line(line string) error {
 		}
 		line = before
 	}
+	line, training := strings.CutSuffix(line, " kind training")
 	at, ev, err := parseEvent(line)
 	if err != nil {
 		return err
 	}
 	if a, ok := ev.(AddInstance); ok {
-		a.SLO = slo
+		a.SLO, a.Training = slo, training
 		ev = a
 	}
 	s.step(at, ev, true)
