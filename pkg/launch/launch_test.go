@@ -48,7 +48,7 @@ func TestRegistration(t *testing.T) {
 // TestSLO checks that an inference function is registered with its objective, and a training function without one but with
 // its kind.
 func TestSLO(t *testing.T) {
-	p := instance.Placement{ID: "f-0", GPUs: []string{"sim"}}
+	p := instance.Placement{ID: "f-0", GPUs: []string{"sim"}, Slice: gpu.Slice{SMPct: 100, QuotaRequest: 1, QuotaLimit: 1}}
 	for kind, want := range map[string]wire.Registration{"inference": {SLOMS: 69}, "training": {Kind: "training"}} {
 		fn := function.Function{Name: "f", Kind: kind, SLO: 69 * time.Millisecond}
 		got := newRegistration(fn, p, "secret")
