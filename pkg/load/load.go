@@ -71,6 +71,7 @@ type Options struct {
 	Seed  uint64 // seed of the Poisson process
 	// maxOutstanding bounds the outstanding requests of an open loop and the workers of max; 0: 512.
 	maxOutstanding int
+	iterations     bool // the requests are the iterations of a job (Observe)
 }
 
 // Longest returns the longest duration of Run, without the search for saturation. Run never sees the answer of a request
@@ -142,16 +143,8 @@ func (r Result) Throughput() float64 {
 // Run sends requests with t and measures them. It fails if the context ends, if Options.Until ends before anything was
 // measured, or, without Options.Persist, after many consecutive failures.
 func Run(ctx context.Context, t Sender, o Options) (Result, error) {
-	if o.Duration <= 0 || o.Warmup < 0 || o.Precision < 0 {
-		return Result{}, fmt.Errorf("load: duration %v, warm-up %v, precision %v: expected more than 0, at least 0 and at least 0",
-			o.Duration, o.Warmup, o.Precision)
-	}
-	if o.maxOutstanding == 0 {
-		o.maxOutstanding = defaultOutstanding
-	}
-	o.drain = o.drainTime()
-	if o.Until == nil {
-		o.Until = context.Background()
+	if err := o.complete(); err != nil {
+		return Result{}, err
 	}
 	switch o.Spec.Kind {
 	case Closed:
@@ -166,6 +159,22 @@ func Run(ctx context.Context, t Sender, o Options) (Result, error) {
 		return runClosed(ctx, t, o, n)
 	}
 	return Result{}, errors.New("load: the kind of load is missing")
+}
+
+// complete checks the options and sets their defaults.
+func (o *Options) complete() error {
+	if o.Duration <= 0 || o.Warmup < 0 || o.Precision < 0 {
+		return fmt.Errorf("load: duration %v, warm-up %v, precision %v: expected more than 0, at least 0 and at least 0",
+			o.Duration, o.Warmup, o.Precision)
+	}
+	if o.maxOutstanding == 0 {
+		o.maxOutstanding = defaultOutstanding
+	}
+	o.drain = o.drainTime()
+	if o.Until == nil {
+		o.Until = context.Background()
+	}
+	return nil
 }
 
 // Kind is a kind of load.

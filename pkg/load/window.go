@@ -130,6 +130,9 @@ func (w *window) count(res *Result) {
 func (w *window) unstable() string {
 	var res Result
 	w.count(&res)
+	if res.Completed < minAnswers && w.options.iterations {
+		return fmt.Sprintf("only %d iterations ended in %v", res.Completed, w.to-w.from)
+	}
 	if res.Completed < minAnswers {
 		return fmt.Sprintf("only %d requests were answered in %v", res.Completed, w.to-w.from)
 	}
@@ -277,6 +280,9 @@ func (r *recorder) evaluate(now time.Duration, log []request) (from, next time.D
 // horizon returns the time up to which all sent requests have probably been answered.
 func (r *recorder) horizon(now time.Duration, log []request) time.Duration {
 	var slowest time.Duration
+	if r.options.iterations {
+		slowest = reportDelay
+	}
 	for _, q := range log {
 		if q.outcome == answered && q.end > r.from {
 			slowest = max(slowest, q.end-q.sent)

@@ -52,7 +52,7 @@ type Job struct {
 // has no objective.
 func (j Job) Objective(name string) float64 {
 	for _, fn := range j.Functions {
-		if fn.Name == name {
+		if fn.Name == name && fn.Kind != function.Training { // an iteration of a job has no objective
 			return figures.Millis(cmp.Or(j.SLO, fn.SLO))
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/load"
 	"github.com/gfaas/gfaas/pkg/measure/figures"
@@ -31,7 +32,7 @@ type reload struct {
 // it, the first caller measures it, and concurrent callers wait for the result. The result
 // is 0 if it cannot be measured. An error ends the run.
 func (r *runner) loadMS(ctx context.Context, t trial, batch int) (float64, error) {
-	if !r.Park {
+	if !r.Park || t.fn.Kind == function.Training {
 		return 0, nil
 	}
 	r.mu.Lock()

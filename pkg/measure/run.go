@@ -123,6 +123,9 @@ func (r *runner) run(ctx context.Context) error {
 
 // trial returns a trial of the function on a testbed.
 func (r *runner) trial(fn function.Function, on testbed.GPUs) trial {
+	if fn.Kind == function.Training { // a failure is to be reported
+		fn.Restart, fn.MaxRestarts, fn.Deadline = function.DefaultRestart, 0, 0
+	}
 	return trial{Job: r.Job, testbed: on, fn: fn, progress: r.Progress, log: r.TrialLog}
 }
 

@@ -51,7 +51,7 @@ func (t trial) measure(ctx context.Context, c profile.Config) (row profile.Row, 
 	err = t.onInstances(ctx, testbed.Options{Slice: slice}, t.Together(), func(all []testbed.Instance) (err error) {
 		row, err = t.observe(ctx, all, c, started)
 		for _, s := range all {
-			if ctx.Err() == nil {
+			if ctx.Err() == nil && t.fn.Kind != function.Training { // observeJob notices the end of a job
 				err = checkAlive(ctx, s, err)
 			}
 		}
@@ -131,6 +131,10 @@ func checkAlive(ctx context.Context, s testbed.Instance, err error) error {
 // observe measures ready instances whose start began at started.
 func (t trial) observe(ctx context.Context, all []testbed.Instance, c profile.Config, started time.Time) (profile.Row, error) {
 	row := profile.Row{Function: t.fn.Name, GPU: t.GPU, Config: c}
+	if t.fn.Kind == function.Training {
+		err := t.observeJob(ctx, all[0], &row, started)
+		return row, err
+	}
 	if n := len(all); n > 1 {
 		row.Instances = n
 	}
@@ -155,35 +159,42 @@ func (t trial) observe(ctx context.Context, all []testbed.Instance, c profile.Co
 			return row, err
 		}
 	}
+	res, err := t.underLoad(ctx, all, &row, func() (load.Result, error) { return load.Run(ctx, send, forAll(t.Load, len(all))) })
+	if err == nil && t.measuresGoodput(t.fn.Name) {
+		err = t.findGoodput(ctx, inTurn(senders, load.Poisson, t.Load.Seed), &row, res.Throughput(), idleTrial)
+	}
+	return row, err
+}
+
+// underLoad sets the figures of a row: those that run returns, and those of the GPUs and the instances while it
+// runs.
+func (t trial) underLoad(ctx context.Context, all []testbed.Instance, row *profile.Row, run func() (load.Result, error)) (load.Result, error) {
 	meter := t.testbed.Meter()
 	samples := watch(ctx, samplePeriod, func(ctx context.Context) sample {
 		meter.Sample()
 		return sampleOf(ctx, all, t.testbed.OtherUsers(ctx))
 	})
-	res, err := load.Run(ctx, send, forAll(t.Load, len(all)))
+	res, err := run()
 	used, imported, others := summarize(samples())
 	activity := meter.Close()
 	if err != nil {
-		return row, err
+		return res, err
 	}
 	if len(others) > 0 && !t.ShareGPU {
-		return row, fmt.Errorf("%s also used the GPU during the trial", strings.Join(others, ", "))
+		return res, fmt.Errorf("%s also used the GPU during the trial", strings.Join(others, ", "))
 	}
 	row.GPUMemMiB = figures.Round(slices.Max(used)+imported, 3)
 	row.ModelMemMiB = modelMem(t.fn, row.GPUMemMiB, imported)
 	if err := figures.CheckAnswered(res); err != nil {
-		return row, err
+		return res, err
 	}
 	for _, text := range slices.Concat(figures.Remarks(res), leak(used)) {
-		t.progress.Note(fmt.Sprintf("for %s: %s", Point{t.fn.Name, c}, text))
+		t.progress.Note(fmt.Sprintf("for %s: %s", Point{t.fn.Name, row.Config}, text))
 	}
-	figures.Fill(&row, res)
+	figures.Fill(row, res)
 	row.GPUUtilPct, row.SMOccupancyPct = figures.Round(activity.UtilPct, 2), figures.Round(activity.OccupancyPct, 2)
 	row.PowerW = figures.Round(activity.PowerW, 1)
-	if t.measuresGoodput(t.fn.Name) {
-		err = t.findGoodput(ctx, inTurn(senders, load.Poisson, t.Load.Seed), &row, res.Throughput(), idleTrial)
-	}
-	return row, err
+	return res, nil
 }
 
 // sender returns a function that sends one request to a ready instance. It fails if

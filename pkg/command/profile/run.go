@@ -97,6 +97,16 @@ times as long; --goodput=false omits the measurement and its columns. --trials-o
 writes the p95 latency and rate of each trial to a file, which gfaas-profile report
 --trials can draw.
 
+Training functions. A function with kind: training is a job, to which no requests are sent.
+Its throughput is the number of iterations per second, and its latency is the duration of an
+iteration. An iteration ends when the job prints a line that matches progress of the
+function, or --progress. If the pattern has a group, the group is the number of the iterations so
+far, for jobs that print every tenth iteration, or print each in several processes.
+Otherwise, each line is one iteration. Iterations cannot be told from kernel launches,
+because nothing marks the first launch of an iteration. The period, --warmup and --precision are
+as above; cold_ms ends with the first such line. The job must not end before the trial
+does, and is not restarted. --load, --batch, --slo and --body do not apply.
+
 Parked memory. load_ms is the additional latency of a request if the memory of its
 instance is parked on the host. The command measures it once for each function, before the first
 configuration, on an additional instance that has the whole GPU and parks its memory
@@ -210,6 +220,9 @@ type runOptions struct {
 	gpu           string
 	bodyPath      string
 	function      string
+	progress      string
+
+	given func(flag string) bool // reports whether a flag was given
 }
 
 // newRun returns the command gfaas-profile run.
@@ -223,7 +236,7 @@ func newRun(env *cli.Env, p platform) *cobra.Command {
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cli.CompleteFileArgs("yaml yml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o.path = args[0]
+			o.path, o.given = args[0], cmd.Flags().Changed
 			return o.run(cmd.Context())
 		},
 	}
@@ -251,6 +264,7 @@ func newRun(env *cli.Env, p platform) *cobra.Command {
 	f.BoolVar(&o.Park, "park", true, "measure load_ms, on an additional instance of each function")
 	f.BoolVar(&o.Goodput, "goodput", true, "measure goodput_rps and idle_p95_ms of functions with a p95 objective")
 	f.StringVar(&o.bodyPath, "body", "", "file with the body of one request, - for standard input (default: a body that suits the contract)")
+	f.StringVar(&o.progress, "progress", "", "for training functions: regular expression (RE2) that matches one line of output for each iteration, like '^step ([0-9]+)' (default: the function's progress)")
 	f.StringVar(&o.function, "function", "", "function to measure, if the file has several")
 	cli.CompleteWords(cmd, "search", search.Names()...)
 	cli.CompleteWords(cmd, "gpu", "sim")
@@ -276,6 +290,9 @@ func (o *runOptions) check() error {
 		return err
 	}
 	if err := o.chooseFunctions(); err != nil {
+		return err
+	}
+	if err := o.checkJobs(); err != nil {
 		return err
 	}
 	for _, g := range o.criteria.Gates {

@@ -193,6 +193,10 @@ func (r *running) CheckRunning(ctx context.Context) error {
 	return errors.New(state.Detail)
 }
 
+func (r *running) Output(ctx context.Context) ports.LogLines {
+	return r.gpus.config.Launcher.Logs(ctx, r.record, ports.LogOptions{Tail: -1, Follow: true})
+}
+
 func (r *running) LastLines(ctx context.Context) string {
 	text, _ := ports.Text(r.gpus.config.Launcher.Logs(ctx, r.record, ports.LogOptions{Tail: lastLines}))
 	return string(text)

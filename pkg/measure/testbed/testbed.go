@@ -11,6 +11,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/load"
 )
 
@@ -68,6 +69,8 @@ type Instance interface {
 	Parked(ctx context.Context) (used, parked float64)
 	// CheckRunning returns nil while the instance runs, and the reason after it ended.
 	CheckRunning(ctx context.Context) error
+	// Output returns the lines that the instance has printed, and further ones until it ends.
+	Output(ctx context.Context) ports.LogLines
 	// LastLines returns the last lines that the instance printed.
 	LastLines(ctx context.Context) string
 	// Stop ends the instance and removes its registration.

@@ -6,18 +6,22 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/load"
 	"github.com/gfaas/gfaas/pkg/measure/testbed"
 )
 
 // GPUs is a testbed whose instances answer one request at a time. The slice sets
-// the duration of a request: the function's FAKE_MS, in ms on a whole GPU, divided
-// by SM share and quota. The function's FAKE_FAULT selects a fault (see the code).
+// the duration of a request or of an iteration: the function's FAKE_MS, in ms on a whole GPU, divided
+// by SM share and quota. A job prints the line FAKE_OUTPUT, in which # stands for
+// the number of iterations so far, after each iteration. The function's FAKE_FAULT selects a fault (see the code).
 // A test reads the counters when no instance runs.
 type GPUs struct {
 	Imported float64 // MiB of the model daemon's that instances have mapped
@@ -118,7 +122,7 @@ func (f *GPUs) Start(ctx context.Context, fn function.Function, options testbed.
 	f.Running++
 	f.MostRunning = max(f.MostRunning, f.Running)
 	return &instance{
-		gpus: f, number: options.Number, fault: fn.Env["FAKE_FAULT"], slice: s, parks: options.Parks, one: make(chan struct{}, 1),
+		gpus: f, number: options.Number, fault: fn.Env["FAKE_FAULT"], output: fn.Env["FAKE_OUTPUT"], slice: s, parks: options.Parks, one: make(chan struct{}, 1),
 		service: time.Duration(float64(full) / (s.SMPct / 100) / s.QuotaLimit), started: time.Now(), worked: time.Now(),
 	}, nil
 }
@@ -127,6 +131,7 @@ type instance struct {
 	gpus    *GPUs
 	number  int
 	fault   string
+	output  string
 	slice   gpu.Slice
 	one     chan struct{}
 	service time.Duration
@@ -152,6 +157,48 @@ func (s *instance) Parked(ctx context.Context) (used, parked float64) {
 		return used, used / 4
 	}
 	return used, 0
+}
+
+// jobEnds is the number of iterations after which a job with the fault "ends" is over.
+const jobEnds = 20
+
+// Output returns the output of a job. It ends with ctx or the job. With the fault "ranks", two processes print
+// each line; with "sparse", only every tenth iteration is printed; with "buffers", ten lines are printed at once; with "epochs", the numbers begin again
+// after ten iterations.
+func (s *instance) Output(ctx context.Context) ports.LogLines {
+	return func(yield func(ports.LogLine, error) bool) {
+		for n := 1; s.fault != "ends" || n <= jobEnds; n++ {
+			timer := time.NewTimer(s.service)
+			select {
+			case <-timer.C:
+			case <-ctx.Done():
+				timer.Stop()
+				return
+			}
+			number, times := n, 1
+			if s.fault == "buffers" && n%10 != 0 {
+				continue
+			}
+			switch s.fault {
+			case "sparse":
+				if n%10 != 0 {
+					continue
+				}
+			case "epochs":
+				number = (n-1)%10 + 1
+			case "ranks":
+				times = 2
+			case "buffers":
+				times = 10
+			}
+			line := ports.LogLine{Time: time.Now(), Text: strings.ReplaceAll(s.output, "#", strconv.Itoa(number))}
+			for range times {
+				if !yield(line, nil) {
+					return
+				}
+			}
+		}
+	}
 }
 
 func (s *instance) Target(ctx context.Context, r testbed.Request) (load.Sender, error) {
