@@ -55,6 +55,17 @@ func (e *noImageError) Hint() string {
 	return "set image in the function file, or start the plan with gfaas up"
 }
 
+// jobError is the error for a training function. The engines would start its command again when it is complete, or
+// wait for its port.
+type jobError struct{ function string }
+
+func (e *jobError) Error() string {
+	return fmt.Sprintf("function %s is a job (kind: %s), and a manifest describes services, which never end", e.function, function.Training)
+}
+
+// Hint returns the next step for the user.
+func (e *jobError) Hint() string { return "start the plan with gfaas up" }
+
 // document is one YAML document with a leading comment.
 type document struct {
 	comment string

@@ -309,6 +309,7 @@ func TestErrors(t *testing.T) {
 		"no function":  {DRA, Options{Functions: o.Functions[:1]}, "the plan has instances of llm, which is not in the function file"},
 		"two commands": {Swarm, Options{Functions: []function.Function{{Name: "resnet", Command: []string{"./x"}}, {Name: "llm"}, {Name: "Odd_Name", Image: "a"}}},
 			"functions llm, resnet have a command but no image, and a manifest can only run containers"},
+		"a job":          {Swarm, Options{Functions: []function.Function{{Name: "resnet", Image: "x", Kind: function.Training}}}, "function resnet is a job (kind: training), and a manifest describes services, which never end"},
 		"only a command": {HAMi, Options{Functions: []function.Function{{Name: "resnet", Command: []string{"./x"}}}}, "function resnet has a command but no image, and a manifest can only run containers"},
 	} {
 		t.Run(what, func(t *testing.T) {

@@ -54,6 +54,8 @@ func workloads(p plan.Plan, o Options) ([]*workload, error) {
 				fn = function.Function{Name: in.Function, Image: label(in.Function), Port: function.DefaultPort}
 			case !ok:
 				unknown = cmp.Or(unknown, in.Function)
+			case fn.Kind == function.Training:
+				return nil, &jobError{fn.Name}
 			case fn.Image == "":
 				withoutImage = append(withoutImage, fn.Name)
 			}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/refusal"
 	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/policy/residency"
 	"github.com/gfaas/gfaas/pkg/reason"
@@ -216,8 +217,8 @@ type Info struct {
 	Spec         queue.Function // as last sent to the policy
 	Contract     string         // as its latest instance declared it
 	Since        time.Time      // when the gateway learned of it
-	Ready        int            // number of ready instances
-	Instances    int            // number of instances, starting ones included
+	Ready        int            // number of ready instances, or of jobs that have started
+	Instances    int            // number of instances, starting ones included, or of unfinished jobs
 	FailedStarts int            // consecutive failures
 	Invocations  int64          // dispatches since the gateway started
 }
@@ -248,6 +249,17 @@ func (f *Function) info() Info {
 	for _, i := range f.d.instances {
 		if i.function == f && i.state == instanceReady {
 			in.Ready++
+		}
+	}
+	for _, j := range f.d.jobs {
+		if j.Function != f.name {
+			continue
+		}
+		if j.State != instance.Starting {
+			in.Ready++
+		}
+		if j.State == instance.Starting || j.State == instance.Running {
+			in.Instances++
 		}
 	}
 	for _, n := range f.found {
