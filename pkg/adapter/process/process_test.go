@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/adapter/job"
 	"github.com/gfaas/gfaas/pkg/adapter/logs/logstest"
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/adapter/process"
@@ -21,13 +23,30 @@ import (
 	"github.com/gfaas/gfaas/pkg/procfs/procfstest"
 )
 
-func TestMain(m *testing.M) { os.Exit(logstest.Main(m)) }
+// superviseJob is the first argument of the test binary as the supervisor of a job.
+const superviseJob = "__supervise-job"
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 5 && os.Args[1] == superviseJob {
+		restarts, err := strconv.Atoi(os.Args[3])
+		if err != nil {
+			panic(err)
+		}
+		os.Exit(job.Supervise(instance.Job{MaxRestarts: restarts}, os.Getenv(job.Variable), os.Args[2], os.Args[5:], os.Stderr))
+	}
+	os.Exit(logstest.Main(m))
+}
+
+func supervisor() ([]string, error) {
+	self, err := os.Executable()
+	return []string{self, superviseJob}, err
+}
 
 func TestConformance(t *testing.T) {
 	program, libs, dir := instancetest.BuildProbe(t), buildLibs(t), t.TempDir()
 	instancetest.Run(t, instancetest.Suite{
 		New: func(*testing.T) ports.Runtime {
-			return process.New(process.Config{RunDir: dir, Libs: libs, Keeper: logstest.Keeper})
+			return process.New(process.Config{RunDir: dir, Libs: libs, Keeper: logstest.Keeper, Supervisor: supervisor})
 		},
 		Spec: func(t *testing.T) instance.Spec {
 			return instance.Spec{

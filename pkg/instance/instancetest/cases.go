@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
@@ -204,6 +205,37 @@ func testAnother(t *testing.T, p *probe) {
 	}
 	p.eventually("its last line is in the log", func() bool { return p.logs(h, 1) == "listening\n" })
 	p.stop(p.ctx, h, longGrace)
+	p.checkStopped(h)
+}
+
+// job returns the spec of a job that is restarted once.
+func (p *probe) job(id string, settings ...string) instance.Spec {
+	spec := p.spec(id, settings...)
+	spec.Job, spec.Restart = &instance.Job{MaxRestarts: 1}, function.RestartOnFailure
+	return spec
+}
+
+func testJob(t *testing.T, p *probe) {
+	h := p.start(p.job("succeeds", "PROBE_EXIT=0"))
+	if h.Address != "" {
+		t.Errorf("address of a job: got %s, want none", h.Address)
+	}
+	if got := <-p.waiting(p.ctx, h); got.err != nil || got.state.Running || got.state.ExitCode != 0 || got.state.Restarts != 0 {
+		t.Errorf("Wait = %+v, want exit code 0 and no restart", got)
+	}
+}
+
+// testFailingJob also checks that the result is known to another command.
+func testFailingJob(t *testing.T, p *probe) {
+	h := forget(t, p.start(p.job("fails", "PROBE_EXIT=3")))
+	first := p.runtime
+	p.runtime = p.suite.New(t)
+	defer func() { p.runtime = first }()
+	if got := <-p.waiting(p.ctx, h); got.err != nil || got.state.Running || got.state.ExitCode != 3 || got.state.Restarts != 1 || got.state.Restarting {
+		t.Errorf("Wait = %+v, want exit code 3 after one restart", got)
+	}
+	p.eventually("the output of both runs is in the log", func() bool { return strings.Count(p.logs(h, -1), "exiting\n") == 2 })
+	p.stop(p.ctx, h, 0)
 	p.checkStopped(h)
 }
 

@@ -99,11 +99,23 @@ func (f *Fake) Start(ctx context.Context, spec instance.Spec) (instance.Handle, 
 		}
 		in.state = instance.State{ExitCode: code, Detail: fmt.Sprintf("exited with status %d", code)}
 		close(in.ended)
+		if spec.Job != nil {
+			if code != 0 {
+				in.state.Restarts = spec.Job.MaxRestarts
+			}
+			for range in.state.Restarts {
+				in.print("exiting")
+			}
+			return handle, nil
+		}
 		handle.Address = "127.0.0.1:1"
 		return handle, nil
 	}
 	for i := range 20 {
 		in.print(fmt.Sprintf("line %d", i+1))
+	}
+	if spec.Job != nil { // it runs until it is stopped or killed
+		return handle, nil
 	}
 	in.print("listening")
 	in.server = httptest.NewServer(f.handler(spec))

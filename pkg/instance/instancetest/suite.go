@@ -52,6 +52,8 @@ func Run(t *testing.T, s Suite) {
 		{"found by another command", testAnother},
 		{"wait reports the end", testWait},
 		{"wait reports the end to another command", testWaitAnother},
+		{"a job succeeds", testJob},
+		{"a job fails", testFailingJob},
 		{"found by its id", testFind},
 		{"refuses a missing command", testMissing},
 		{"starts nothing when cancelled", testCancelledStart},
