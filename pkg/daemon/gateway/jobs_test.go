@@ -70,13 +70,13 @@ func TestJobs(t *testing.T) {
 	}
 
 	changed := training("good", 1, func(f *function.Function) { f.Env = map[string]string{"EPOCHS": "2"} })
-	w.apply(changed)
+	w.apply(changed, training("long", 1, func(f *function.Function) { f.GPUMem = 1 << 20 }))
 	if err := w.catalog.Forget(context.Background(), ids["bad"]); err != nil { // as gfaas down does
 		t.Fatal(err)
 	}
 	w.until("new jobs of both have started", func() bool {
 		running := w.runtime.Running()
-		return len(running) == 3 && !slices.Contains(running, ids["good"]) && w.record(ids["good"]).ID == ""
+		return len(running) == 3 && slices.Contains(running, ids["long"]) && !slices.Contains(running, ids["good"]) && w.record(ids["good"]).ID == ""
 	})
 
 	w.apply(training("long", 0))

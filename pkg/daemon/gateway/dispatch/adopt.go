@@ -32,7 +32,7 @@ func (d *Dispatcher) Adopt(r instance.Record, to residency.Start) *Instance {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	f, own := d.Function(r.Function), r.Owner == instance.Gateway
-	if f == nil || f.removed || own && !IsVersion(&r, f.definition) {
+	if f == nil || f.removed || own && !isVersion(&r, f.definition) {
 		return nil
 	}
 	var warm time.Duration

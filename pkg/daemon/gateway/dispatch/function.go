@@ -128,8 +128,8 @@ func (f *Function) renew() {
 	f.life, f.end = context.WithCancel(f.d.life)
 }
 
-// IsVersion reports whether a gateway's instance belongs to the version that fn defines.
-func IsVersion(r *instance.Record, fn function.Function) bool {
+// isVersion reports whether a gateway's instance belongs to the version that fn defines.
+func isVersion(r *instance.Record, fn function.Function) bool {
 	now := launch.Intended(fn, instance.Placement{})
 	return (r.Definition == "" || r.Definition == now.Definition) && r.Slice == sliceBy(fn, r.Slice)
 }

@@ -44,7 +44,7 @@ func (f *follower) run(ctx context.Context) {
 		}
 		f.dispatcher.Apply(l.Functions)
 		f.instances(ctx, slices.DeleteFunc(slices.Clone(l.Instances), func(r instance.Record) bool { return r.Job }))
-		f.jobs.reconcile(l)
+		f.jobs.reconcile()
 		if !f.dispatcher.Known.IsSet() {
 			f.dispatcher.SetKnown()
 			if f.cfg.Known != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/dispatch"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/instance"
-	"github.com/gfaas/gfaas/pkg/instance/ports"
+	"github.com/gfaas/gfaas/pkg/launch"
 	"github.com/gfaas/gfaas/pkg/status"
 )
 
@@ -39,11 +39,20 @@ func newJobs(m *Manager) *jobs {
 		spanning: map[string]context.Context{}}
 }
 
-// reconcile compares the jobs with the state. The instances of the previous gateway include jobs that it
-// was starting, which reconcile removes.
-func (j *jobs) reconcile(l ports.Listing) {
+// reconcile compares the jobs with the state. It removes jobs that the previous gateway was starting.
+func (j *jobs) reconcile() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	// With the lock held: in an older state, a job that has started since would seem to be abandoned.
+	ctx, cancel := context.WithTimeout(j.life, stateTimeout)
+	defer cancel()
+	l, err := j.cfg.Catalog.List(ctx)
+	if err != nil {
+		if j.life.Err() == nil {
+			j.log.Error("cannot read the state", "err", err)
+		}
+		return
+	}
 	listed := map[string]bool{}
 	byFunction := map[string][]instance.Record{} // own and others', without those that are being removed
 	for _, r := range l.Instances {
@@ -56,7 +65,7 @@ func (j *jobs) reconcile(l ports.Listing) {
 		own := r.Owner == instance.Gateway
 		switch {
 		case j.removing[r.ID]:
-		case own && (err != nil || !dispatch.IsVersion(&r, fn)) && !starting: // a start notices the change itself
+		case own && (err != nil || !sameDefinition(r, fn)) && !starting: // a start notices the change itself
 			j.remove(r, "its function was changed or removed")
 		case own && r.State == instance.Starting && !starting:
 			j.remove(r, "the gateway that was starting it has ended")
@@ -81,6 +90,12 @@ func (j *jobs) reconcile(l ports.Listing) {
 		}
 	}
 	j.publish()
+}
+
+// sameDefinition reports whether a job was started from the function as it is. A new memory limit does not
+// make it another job.
+func sameDefinition(r instance.Record, fn function.Function) bool {
+	return r.Definition == "" || r.Definition == launch.Intended(fn, instance.Placement{}).Definition
 }
 
 // adjust starts the jobs that a function lacks, or stops unfinished ones beyond its scale.min. Locked.
@@ -158,10 +173,7 @@ func (j *jobs) startUntilSuccess(life context.Context, fn function.Function, r i
 	if j.life.Err() != nil {
 		return
 	}
-	// The last change of the state may have been handled before the start ended.
-	if l, err := j.cfg.Catalog.List(j.life); err == nil {
-		j.reconcile(l)
-	}
+	j.reconcile() // the last change of the state may have been handled before the start ended
 }
 
 // unfinished counts the unfinished jobs of each GPU. Locked.
