@@ -156,6 +156,24 @@ func TestKilledSupervisor(t *testing.T) {
 	}
 }
 
+// A job goes on if nothing reads its output any more, because the keeper of its log was killed.
+func TestBrokenLog(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := supervisorOf(t, dir, "0s", "test -f again || { touch again; exit 3; }", nil)
+	cmd.Stdout, cmd.Stderr = write, write
+	_ = read.Close()
+	err = cmd.Run()
+	_ = write.Close()
+	if got, e := Read(dir); err != nil || e != nil || got.State != instance.Succeeded || got.Restarts != 1 {
+		t.Errorf("supervisor: %v; result %+v, %v; want success after one restart", err, got, e)
+	}
+}
+
 func TestRead(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := Read(dir); !errors.Is(err, fs.ErrNotExist) {

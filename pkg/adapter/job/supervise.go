@@ -66,6 +66,9 @@ func Supervise(j instance.Job, dir, runDir string, command []string, log io.Writ
 		children: make(chan os.Signal, 1), signals: make(chan os.Signal, 8)}
 	signal.Notify(s.children, unix.SIGCHLD)
 	signal.Notify(s.signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
+	// If the keeper of the log is killed, a message must not end the supervisor. The command still gets the
+	// default action, because it does not inherit handlers.
+	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) // fails on no supported kernel
 	if j.Deadline > 0 {
 		s.deadline = time.After(j.Deadline)
