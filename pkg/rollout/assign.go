@@ -249,7 +249,7 @@ func slowedByHandOver(p plan.Plan, list []Assignment) (names []string) {
 	for _, a := range list {
 		often := a.RPS/float64(max(a.Batch, 1))*arrivals.HandOver.Seconds() >= 0.05
 		counted := p.HandOverMS(a.Function.Name) > 0
-		if p.Arrivals == plan.ArrivalsPoisson && often && !counted && a.Function.Inflight <= 1 && !slices.Contains(names, a.Function.Name) {
+		if p.Arrivals == plan.ArrivalsPoisson && often && !counted && a.Function.Inflight <= 1 && a.Function.Kind != function.Training && !slices.Contains(names, a.Function.Name) {
 			names = append(names, a.Function.Name)
 		}
 	}

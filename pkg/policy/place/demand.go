@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
@@ -101,10 +102,10 @@ func (in Input) Worth(r profile.Row, d plan.Demand) float64 {
 	return rps * (1 - in.Headroom)
 }
 
-// handOver returns the idle time of an instance of the function between two calls, in ms, or 0 if
-// it is unknown.
+// handOver returns the idle time of an instance of the function between two calls, in ms. It is 0 if it
+// is unknown, and for training functions, which answer no calls.
 func (in Input) handOver(d plan.Demand) float64 {
-	if fn, known := in.function(d.Function); known && fn.Inflight <= 1 {
+	if fn, known := in.function(d.Function); known && fn.Inflight <= 1 && fn.Kind != function.Training {
 		return in.HandOverMS
 	}
 	return 0

@@ -126,7 +126,11 @@ func TestRandomArrivals(t *testing.T) {
 	if p = fast(t, in); p.GPUsUsed != 3 || p.HandOverMS("f") != 0 {
 		t.Errorf("function with 2 calls in flight per instance: got %d GPUs, hand-over %v; want 3, 0", p.GPUsUsed, p.HandOverMS("f"))
 	}
-	in.Functions[0].Inflight = 1
+	in.Functions[0].Inflight, in.Functions[0].Kind = 1, function.Training
+	if p = fast(t, in); p.GPUsUsed != 3 || p.HandOverMS("f") != 0 {
+		t.Errorf("training function: got %d GPUs, hand-over %v; want 3, 0", p.GPUsUsed, p.HandOverMS("f"))
+	}
+	in.Functions[0].Kind = function.DefaultKind
 	if p = fast(t, in); p.GPUsUsed < 6 || p.HandOverMS("f") != 10 {
 		t.Errorf("function with 1 call in flight per instance: got %d GPUs, hand-over %v; want at least 6, 10", p.GPUsUsed, p.HandOverMS("f"))
 	}
