@@ -113,3 +113,49 @@ func TestIdleNeedsNoTimer(t *testing.T) {
 		return !set
 	})
 }
+
+// noted is a policy that records the instances that it is told of.
+type noted struct {
+	policy.Policy
+	instances []policy.AddInstance
+}
+
+func (n *noted) Step(now time.Duration, events []policy.Event, actions []policy.Action) []policy.Action {
+	for _, ev := range events {
+		if a, ok := ev.(policy.AddInstance); ok {
+			n.instances = append(n.instances, a)
+		}
+	}
+	return n.Policy.Step(now, events, actions)
+}
+
+// TestKindReachesPolicy checks that the policy knows training jobs by their registrations, also after a change, and that a job
+// gets no objective.
+func TestKindReachesPolicy(t *testing.T) {
+	s := introspective(t)
+	s.register(reg("first", share{sm: 100, request: 0.1, limit: 0.1})) // creates the GPU
+	recorder := &noted{}
+	if err := s.d.locked(func() {
+		g := s.d.registry.gpus.device("sim")
+		recorder.Policy, g.sched = g.sched, recorder
+	}); err != nil {
+		t.Fatal(err)
+	}
+	job, other := reg("job", share{sm: 100, request: 0.3, limit: 1}), reg("other", share{sm: 100, request: 0.3, limit: 1})
+	job.Kind = "training"
+	s.register(job)
+	s.register(other)
+	if status, body := s.do("PATCH", "/v1/instances/job", `{"quota_limit": 0.5}`); status/100 != 2 {
+		t.Fatalf("change of the job: got %d %s, want 2xx", status, body)
+	}
+	if status, body := s.do("PATCH", "/v1/instances/job", `{"slo_ms": 50}`); status != 400 || !strings.Contains(body, "not allowed with kind training") {
+		t.Errorf("objective of the job: got %d %s, want 400", status, body)
+	}
+	if err := s.d.locked(func() {
+		if got := recorder.instances; len(got) != 3 || !got[0].Training || got[1].Training || !got[2].Training || got[2].Slice.QuotaLimit != 0.5 {
+			t.Errorf("instances that the policy knows: got %+v, want a job, another instance and the changed job", got)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
