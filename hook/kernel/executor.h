@@ -41,7 +41,7 @@ struct outcome {
     enum step step;
     uint32_t index; /* of the failed item within its step */
     bool fatal;     /* the context is unusable */
-    uint64_t gpu_ns;
+    uint64_t link_ns, copy_in_ns, gpu_ns, copy_out_ns; /* time of its phases; copy_in_ns includes allocating and clearing */
     char text[MAX_TEXT];
 };
 

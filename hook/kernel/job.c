@@ -16,7 +16,7 @@ enum { MARKS = 1024 };
 
 static CUcontext context;
 static CUstream stream;
-static CUevent began, ended;
+static CUevent linked, began, ended; /* after linking, before the first kernel, after the last one */
 
 /* A mark follows each launch, and shows how far the GPU has got. */
 static CUevent mark[MARKS];
@@ -47,7 +47,8 @@ bool job_init(CUcontext ctx)
         if (p_cuEventCreate(&mark[i], 2 /* no timing */) != CUDA_SUCCESS)
             return false;
     return p_cuStreamCreate(&stream, 1 /* non-blocking */) == CUDA_SUCCESS &&
-           p_cuEventCreate(&began, 0) == CUDA_SUCCESS && p_cuEventCreate(&ended, 0) == CUDA_SUCCESS;
+           p_cuEventCreate(&linked, 0) == CUDA_SUCCESS && p_cuEventCreate(&began, 0) == CUDA_SUCCESS &&
+           p_cuEventCreate(&ended, 0) == CUDA_SUCCESS;
 }
 
 static uint64_t now_ns(void)
@@ -140,6 +141,7 @@ static bool copies(struct reader *r, struct outcome *o, enum step step)
 
 static bool load(struct reader *r, struct outcome *o, uint64_t id)
 {
+    uint64_t start = now_ns();
     for (uint32_t i = 0, n = get32(r); i < n && !r->bad; i++)
         module_unload(get32(r));
     for (uint32_t i = 0, n = get32(r); i < n && !r->bad; i++) {
@@ -152,11 +154,14 @@ static bool load(struct reader *r, struct outcome *o, uint64_t id)
         o->text[0] = 0;
         report(id, 0);
     }
+    o->link_ns = now_ns() - start;
     return !r->bad;
 }
 
 static bool memory(struct reader *r, struct outcome *o)
 {
+    if (!check_gpu(o, p_cuEventRecord(linked, stream), ST_NONE, 0))
+        return false;
     blocks_keep(get64(r));
     if (!copies(r, o, ST_SAVE))
         return false;
@@ -285,6 +290,8 @@ static bool launch(struct kernel *k, uint32_t n, uint32_t iterations, struct out
     float ms = 0;
     if (p_cuEventElapsedTime(&ms, began, ended) == CUDA_SUCCESS)
         o->gpu_ns = (uint64_t)((double)ms * 1e6);
+    if (p_cuEventElapsedTime(&ms, linked, began) == CUDA_SUCCESS) /* the copies run on the stream, after the calls */
+        o->copy_in_ns = (uint64_t)((double)ms * 1e6);
     return true;
 }
 
@@ -313,14 +320,24 @@ static bool kernels(struct reader *r, struct outcome *o, uint64_t id)
     return done;
 }
 
+/* Copies results to the host, and waits until all work has finished. */
+static bool results(struct reader *r, struct outcome *o)
+{
+    uint64_t start = now_ns();
+    if (!copies(r, o, ST_DOWNLOAD))
+        return false;
+    check_gpu(o, p_cuStreamSynchronize(stream), ST_DOWNLOAD, 0);
+    o->copy_out_ns = now_ns() - start;
+    return true;
+}
+
 /* Runs a job. Returns false if the message is malformed. Its copies and clears have finished when it returns. */
 bool job_run(struct reader *r, uint64_t *id, struct outcome *o)
 {
     memset(o, 0, offsetof(struct outcome, text) + 1);
     *id = get64(r);
-    if (load(r, o, *id) && memory(r, o) && kernels(r, o, *id) && copies(r, o, ST_DOWNLOAD))
-        check_gpu(o, p_cuStreamSynchronize(stream), ST_DOWNLOAD, 0);
-    else if (!o->fatal && o->result != CUDA_SUCCESS)
+    bool done = load(r, o, *id) && memory(r, o) && kernels(r, o, *id) && results(r, o);
+    if (!done && !o->fatal && o->result != CUDA_SUCCESS)
         check_gpu(o, p_cuStreamSynchronize(stream), ST_NONE, 0); /* for the work that was begun */
     return !r->bad && (o->result != CUDA_SUCCESS || r->at == r->end);
 }

@@ -90,7 +90,10 @@ int main(void)
         put32(&w, (uint32_t)o.step);
         put32(&w, o.index);
         put32(&w, o.fatal);
+        put64(&w, o.link_ns);
+        put64(&w, o.copy_in_ns);
         put64(&w, o.gpu_ns);
+        put64(&w, o.copy_out_ns);
         put64(&w, blocks_held());
         put_text(&w, o.text);
         message_send(MSG_DONE, &w);

@@ -11,12 +11,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gfaas/gfaas/pkg/adapter/kerneld"
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/daemon/kernel"
 	"github.com/gfaas/gfaas/pkg/kgraph"
 )
 
@@ -45,10 +47,13 @@ command prints this object instead of the answer. --repeat runs the request seve
 answers as a list.
 
 Answer: {"id","client","gpu","iterations","queue_ms","gpu_ms","total_ms",
-"outputs":{NAME:{"key","size","data"}},"cache":{"gpu_hits","host_hits","misses",
+"phases":{"queue_ms","link_ms","copy_in_ms","run_ms","copy_out_ms"},"outputs":{NAME:{"key","size","data"}},"cache":{"gpu_hits","host_hits","misses",
 "bytes_up","evicted","modules_linked"}}. gpu_ms is the time for which the kernels ran on
 the GPU. total_ms is the time from the request's arrival to its end, and queue_ms is its part
 before the request started. data has the bytes of outputs with "inline", in base64.
+"phases" has the time of each phase: waiting in the queue; loading and linking modules;
+evicting, allocating, clearing and copying to the GPU; the kernels; copying results to the
+host. With -o table, the command prints only the phases and the total, one line per answer.
 
 The counters in cache belong to this request. Each object that the request reads counts once:
 in gpu_hits if an earlier request had read the object and it was still on the GPU, in misses if
@@ -72,7 +77,7 @@ it had to be copied from another GPU, and in host_hits otherwise. The other coun
 	f.StringArrayVar(&o.in, "in", nil, "store FILE as the object KEY before the request runs, as `KEY=FILE`")
 	f.StringArrayVar(&o.out, "out", nil, "write the object KEY to FILE after the request, as `KEY=FILE`")
 	f.IntVar(&o.repeat, "repeat", 1, "number of times to run the request")
-	env.Outputs(cmd, "json", "yaml")
+	env.Outputs(cmd, "json", "yaml", "table")
 	return cmd
 }
 
@@ -139,13 +144,31 @@ func (o *runOptions) run(ctx context.Context, path string) error {
 			return err
 		}
 	}
+	rows := func() [][]string { return phaseRows(answers) }
 	switch {
 	case silent:
 		return nil
 	case o.repeat == 1:
-		return o.env.Show(answers[0], nil)
+		return o.env.Show(answers[0], rows)
 	}
-	return o.env.Show(answers, nil)
+	return o.env.Show(answers, rows)
+}
+
+// phaseRows returns a table of the phases of each answer, in milliseconds.
+func phaseRows(answers []json.RawMessage) [][]string {
+	rows := [][]string{{"ID", "GPU", "QUEUE MS", "LINK MS", "COPY IN MS", "RUN MS", "COPY OUT MS", "TOTAL MS"}}
+	for _, text := range answers {
+		var a kernel.Answer
+		if json.Unmarshal(text, &a) != nil {
+			continue // an answer of another version of the daemon
+		}
+		row := []string{a.ID, strconv.Itoa(a.GPU)}
+		for _, v := range []float64{a.Phases.QueueMS, a.Phases.LinkMS, a.Phases.CopyInMS, a.Phases.RunMS, a.Phases.CopyOutMS, a.TotalMS} {
+			row = append(row, strconv.FormatFloat(v, 'f', 3, 64))
+		}
+		rows = append(rows, row)
+	}
+	return rows
 }
 
 // store stores the files of --in as objects. It stores nothing unless all of them fit the request.

@@ -28,7 +28,8 @@ JSON: {"policy","host":{"used","budget"},"requests":{"used","budget"},
 "gpus":[{"gpu","device","name","running","client","used","budget","objects",
 "modules","busy_ms","evicted","executors","started","faults"}],"clients":[{"client",
 "weight","objects","bytes","waiting","running","held","done","failed","busy","ran_ms",
-"gpu_ms","why","last","share","reason","last_reason"}]}.
+"gpu_ms","phases","why","last","share","reason","last_reason"}]}.
+"phases" sums up the phases of the client's completed requests (gfaas-kerneld-run(1)).
 "why" is the reason why the next request waits, and "last" why the last one was dispatched,
 both as texts; "reason" and "last_reason" are the same reasons as JSON objects. Memory is in
 bytes. "host" is the host memory of objects. "requests" is the host memory of requests, from

@@ -27,6 +27,7 @@ type client struct {
 	completed, failed, busy int
 	gpuTime                 time.Duration // kernel time of its requests
 	ran                     time.Duration // time for which its requests occupied GPUs
+	phases                  phases        // of its completed requests
 	lastReason              queue.Reason  // the policy's reason for its last dispatch
 }
 

@@ -15,7 +15,7 @@
 //  3. A GPU runs one job at a time. A device's lane serializes its jobs.
 //  4. Files form layers, and a file refers only to names of its own layer and of lower ones.
 //     From the bottom: shared parts (core.go, host.go, request_memory.go, linger.go, parse.go,
-//     metrics.go); objects, clients, GPUs and plans (object.go, client.go, request.go,
+//     phases.go, metrics.go); objects, clients, GPUs and plans (object.go, client.go, request.go,
 //     device.go, plan.go); the runner of requests (run.go); the scheduler (scheduler.go); the
 //     interface (http.go, stats.go, daemon.go).
 package kernel
@@ -180,7 +180,7 @@ func (d *Daemon) WebAddr() net.Addr { return d.chassis.WebAddr() }
 // sockets and shuts the executors down.
 func (d *Daemon) Serve(ctx context.Context) error {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(d.metrics.requests, d.metrics.queue, d.metrics.total, d.metrics.bytesUp, collector{d.scheduler})
+	registry.MustRegister(d.metrics.requests, d.metrics.queue, d.metrics.total, d.metrics.phases, d.metrics.bytesUp, collector{d.scheduler})
 	return d.chassis.Serve(ctx, chassis.Service{
 		Run: d.run, Control: d.handler(""), Web: d.handler(""), Metrics: registry, Drain: d.drain,
 	})

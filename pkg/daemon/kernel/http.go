@@ -114,6 +114,7 @@ func (a *api) answer(w http.ResponseWriter, answer *Answer) {
 			answer.Outputs[name] = output
 		}
 	}
+	w.Header().Set("Server-Timing", answer.serverTiming())
 	text := bytes.ReplaceAll(a.encode(answer), []byte(`"data":"AAAA"`), []byte("\"data\":\"\x00\"")) // names cannot match: JSON escapes their quotes
 	texts := bytes.Split(text, []byte{0})
 	size := 0

@@ -13,17 +13,19 @@ type metrics struct {
 	requests *prometheus.CounterVec
 	queue    prometheus.Histogram
 	total    prometheus.Histogram
+	phases   *prometheus.HistogramVec
 	bytesUp  prometheus.Counter
 }
 
 func newMetrics() *metrics {
-	seconds := func(name, help string) prometheus.Histogram {
-		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "gfaas_kernel_" + name, Help: help, Buckets: prometheus.ExponentialBuckets(1e-5, 4, 12)})
+	options := func(name, help string) prometheus.HistogramOpts {
+		return prometheus.HistogramOpts{Name: "gfaas_kernel_" + name, Help: help, Buckets: prometheus.ExponentialBuckets(1e-5, 4, 12)}
 	}
 	return &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "gfaas_kernel_requests_total", Help: "Finished requests, by result."}, []string{"code"}),
-		queue:    seconds("queue_seconds", "Time from the arrival of a request to its start."),
-		total:    seconds("request_seconds", "Time from the arrival of a request to its end."),
+		queue:    prometheus.NewHistogram(options("queue_seconds", "Time from the arrival of a request to its start.")),
+		total:    prometheus.NewHistogram(options("request_seconds", "Time from the arrival of a request to its end.")),
+		phases:   prometheus.NewHistogramVec(options("phase_seconds", "Time of completed requests by phase: queue, link, copy-in, run, copy-out."), []string{"phase"}),
 		bytesUp:  prometheus.NewCounter(prometheus.CounterOpts{Name: "gfaas_kernel_uploaded_bytes_total", Help: "Bytes copied to GPUs."}),
 	}
 }
@@ -37,6 +39,11 @@ func (m *metrics) observe(r *request, p *kgraph.Problem) {
 	m.requests.WithLabelValues(code).Inc()
 	m.queue.Observe(r.answer.QueueMS / 1e3)
 	m.total.Observe(r.answer.TotalMS / 1e3)
+	if p == nil {
+		for i, d := range r.phases.list() {
+			m.phases.WithLabelValues(phaseNames[i]).Observe(d.Seconds())
+		}
+	}
 	m.bytesUp.Add(float64(r.answer.Cache.BytesUp))
 }
 

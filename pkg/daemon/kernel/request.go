@@ -30,6 +30,7 @@ type request struct {
 
 	launched *plan // set by wakeDispatched; nil if the request must launch itself
 
+	phases  phases
 	turn    chan struct{}   // closed when the request is dispatched or refused
 	refusal *kgraph.Problem // reason for a refusal; nil if dispatched
 	answer  Answer
@@ -44,6 +45,7 @@ type Answer struct {
 	QueueMS    float64           `json:"queue_ms"`
 	GPUMS      float64           `json:"gpu_ms"`
 	TotalMS    float64           `json:"total_ms"`
+	Phases     Phases            `json:"phases"`
 	Outputs    map[string]Output `json:"outputs"`
 	Cache      Cache             `json:"cache"`
 }

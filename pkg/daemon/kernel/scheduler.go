@@ -279,12 +279,14 @@ func (q *scheduler) finish(r *request, p *kgraph.Problem) {
 	defer q.mu.Unlock()
 	now := time.Now()
 	executed := now.Sub(r.dispatched)
-	r.answer.QueueMS, r.answer.TotalMS = ms(r.dispatched.Sub(r.arrived)), ms(now.Sub(r.arrived))
+	r.phases.queue = r.dispatched.Sub(r.arrived)
+	r.answer.QueueMS, r.answer.TotalMS, r.answer.Phases = ms(r.phases.queue), ms(now.Sub(r.arrived)), r.phases.encode()
 	c := r.client
 	if p != nil {
 		c.failed++
 	} else {
 		c.completed++
+		c.phases.add(&r.phases)
 	}
 	c.ran += executed
 	r.dev.ran += executed

@@ -69,6 +69,7 @@ type ClientStats struct {
 	Busy         int     `json:"busy"`   // requests refused because its queue or its memory was full
 	RanMS        float64 `json:"ran_ms"` // time for which its requests occupied GPUs
 	GPUMS        float64 `json:"gpu_ms"` // kernel time of its requests
+	Phases       Phases  `json:"phases"` // sums over its completed requests
 	Why          string  `json:"why"`    // text form of QueueReason
 	Last         string  `json:"last"`   // text form of DispatchReason
 	Share        float64 `json:"share"`  // fraction of the time of all GPUs' requests, 0 to 1
@@ -110,7 +111,7 @@ func (q *scheduler) status(only string) Stats {
 			continue
 		}
 		st := ClientStats{Client: c.name, Weight: c.weight, Objects: len(c.objects), Bytes: c.bytes, Waiting: c.waiting, Running: running[c.number],
-			RequestBytes: byClient[c.name], Completed: c.completed, Failed: c.failed, Busy: c.busy, RanMS: ms(c.ran), GPUMS: ms(c.gpuTime), QueueReason: reasons[c.number], DispatchReason: c.lastReason.Full()}
+			RequestBytes: byClient[c.name], Completed: c.completed, Failed: c.failed, Busy: c.busy, RanMS: ms(c.ran), GPUMS: ms(c.gpuTime), Phases: c.phases.encode(), QueueReason: reasons[c.number], DispatchReason: c.lastReason.Full()}
 		if st.QueueReason.IsZero() && c.waiting > 0 {
 			st.QueueReason = reason.New(waitingForOwn)
 		}

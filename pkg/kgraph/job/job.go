@@ -91,13 +91,16 @@ const (
 // Outcome is the result of a job.
 type Outcome struct {
 	ID        uint64
-	Code      uint32 // driver error; 0: success
-	Step      Step   // the step that failed
-	Index     uint32 // index of the failed item within its step; AnyIndex if unknown
-	Fatal     bool   // the executor can run no further jobs
-	GPU       time.Duration
-	Allocated int64  // bytes that the executor has allocated, free blocks included
-	Text      string // message of the driver
+	Code      uint32        // driver error; 0: success
+	Step      Step          // the step that failed
+	Index     uint32        // index of the failed item within its step; AnyIndex if unknown
+	Fatal     bool          // the executor can run no further jobs
+	Link      time.Duration // loading and linking modules
+	CopyIn    time.Duration // saving, allocating, clearing and uploading; 0 for a job without kernels
+	GPU       time.Duration // the kernels
+	CopyOut   time.Duration // downloading
+	Allocated int64         // bytes that the executor has allocated, free blocks included
+	Text      string        // message of the driver
 }
 
 // ErrTimeout reports that a job made no progress for too long.
@@ -294,6 +297,6 @@ func ParseHello(b []byte) (Hello, error) {
 func ParseOutcome(b []byte) (Outcome, error) {
 	r := &reader{b: b}
 	o := Outcome{ID: r.u64(), Code: r.u32(), Step: Step(r.u32()), Index: r.u32(), Fatal: r.u32() != 0,
-		GPU: time.Duration(r.u64()), Allocated: int64(r.u64()), Text: r.text()}
+		Link: time.Duration(r.u64()), CopyIn: time.Duration(r.u64()), GPU: time.Duration(r.u64()), CopyOut: time.Duration(r.u64()), Allocated: int64(r.u64()), Text: r.text()}
 	return o, r.end()
 }

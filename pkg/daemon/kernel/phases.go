@@ -1,0 +1,51 @@
+package kernel
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// phases are the times that a request spends in its phases. They do not cover all of its time: for
+// example, the start of an executor and the transfer of an object from another GPU belong to none.
+type phases struct{ queue, link, copyIn, run, copyOut time.Duration }
+
+// phaseNames are the names of the phases, in the order of phases.list.
+var phaseNames = []string{"queue", "link", "copy-in", "run", "copy-out"}
+
+func (p *phases) list() []time.Duration {
+	return []time.Duration{p.queue, p.link, p.copyIn, p.run, p.copyOut}
+}
+
+// add adds the times of another request.
+func (p *phases) add(o *phases) {
+	p.queue += o.queue
+	p.link += o.link
+	p.copyIn += o.copyIn
+	p.run += o.run
+	p.copyOut += o.copyOut
+}
+
+// Phases are the times of a request, or of several, in milliseconds.
+type Phases struct {
+	QueueMS   float64 `json:"queue_ms"`    // from the arrival to the dispatch
+	LinkMS    float64 `json:"link_ms"`     // loading and linking modules
+	CopyInMS  float64 `json:"copy_in_ms"`  // evicting, allocating, clearing and copying to the GPU
+	RunMS     float64 `json:"run_ms"`      // the kernels
+	CopyOutMS float64 `json:"copy_out_ms"` // copying results to the host
+}
+
+func (p *phases) encode() Phases {
+	return Phases{ms(p.queue), ms(p.link), ms(p.copyIn), ms(p.run), ms(p.copyOut)}
+}
+
+// serverTiming returns the phases and the total as the value of the HTTP header Server-Timing.
+func (a *Answer) serverTiming() string {
+	p := a.Phases
+	var text strings.Builder
+	for i, v := range []float64{p.QueueMS, p.LinkMS, p.CopyInMS, p.RunMS, p.CopyOutMS} {
+		fmt.Fprintf(&text, "%s;dur=%.3f, ", phaseNames[i], v)
+	}
+	fmt.Fprintf(&text, "total;dur=%.3f", a.TotalMS)
+	return text.String()
+}
