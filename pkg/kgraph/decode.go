@@ -182,6 +182,17 @@ func ValidKey(key string) bool {
 	return key != "" && len(key) <= MaxName
 }
 
+// MakeReference returns the reference to a result: "@", the ID of the asynchronous run, "/", and the
+// name of the output buffer. A request can use it as the key of an input.
+func MakeReference(run, buffer string) string { return "@" + run + "/" + buffer }
+
+// Reference parses a reference. It returns false for any other key.
+func Reference(key string) (run, buffer string, ok bool) {
+	rest, ok := strings.CutPrefix(key, "@")
+	run, buffer, found := strings.Cut(rest, "/")
+	return run, buffer, ok && found && ValidKey(run) && buffer != "" && len(buffer) <= MaxName
+}
+
 func (d *decoder) buffer(name string) bool {
 	d.named(name)
 	b := Buffer{Name: name}
@@ -195,8 +206,9 @@ func (d *decoder) buffer(name string) bool {
 			}
 			b.Kind = Kind(max(i, 0))
 		case "key":
-			if b.Key = d.text("a key"); !ValidKey(b.Key) && !d.broken {
-				d.fail("%q is not a valid key, expected at most %d of A-Z a-z 0-9 . _ / -, the first a letter or a digit", shorten(b.Key), MaxName)
+			b.Key = d.text("a key")
+			if _, _, isReference := Reference(b.Key); !ValidKey(b.Key) && !isReference && !d.broken {
+				d.fail("%q is not a valid key, expected at most %d of A-Z a-z 0-9 . _ / -, the first a letter or a digit (or a reference, @RUN/BUFFER)", shorten(b.Key), MaxName)
 			}
 		case "size":
 			b.Size = d.integer(1, maxSize)
@@ -204,6 +216,8 @@ func (d *decoder) buffer(name string) bool {
 			b.Data = d.base64(MaxInline)
 		case "inline":
 			b.Inline = d.bool()
+		case "result":
+			b.Result = d.bool()
 		case "volatile":
 			b.Volatile = d.bool()
 		default:
@@ -236,16 +250,20 @@ func (d *decoder) kind(b *Buffer, keys map[string]bool) {
 		d.fail("data is empty, expected at least one byte")
 	case b.Kind == Input && !key && !data, b.Kind == Inout && !key:
 		d.fail("the key of the object is missing")
-	case b.Kind == Output && !key && !b.Inline:
-		d.fail("the key key is missing, expected the object for the output (or \"inline\":true)")
+	case b.Kind == Output && !key && !b.Inline && !b.Result:
+		d.fail("the key key is missing, expected the object for the output (or \"inline\":true, or \"result\":true)")
+	case b.Kind != Input && strings.HasPrefix(b.Key, "@"):
+		d.fail("the key is a reference to a result in a buffer of the kind %s, expected only in inputs", b.Kind)
+	case b.Result && (b.Kind != Output || key):
+		d.fail("result in a buffer of the kind %s, expected only in outputs without a key", b.Kind)
 	case b.Kind == Temporary && key:
 		d.fail("a temporary buffer has no key")
 	case (b.Kind == Output || b.Kind == Temporary) && !size:
 		d.fail("the key size is missing, expected a number of bytes")
 	case b.Inline && !writes:
 		d.fail("inline in a buffer of the kind %s, expected only in outputs", b.Kind)
-	case b.Volatile && !(writes && key):
-		d.fail("volatile in a buffer that is not stored, expected only in outputs with a key")
+	case b.Volatile && !(writes && (key || b.Result)):
+		d.fail("volatile in a buffer that is not stored, expected only in outputs with a key or result")
 	case data:
 		b.Size = int64(len(b.Data))
 	}

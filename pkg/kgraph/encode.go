@@ -30,6 +30,7 @@ type (
 		Size     int64  `json:"size,omitempty"`
 		Data     string `json:"data,omitempty"`
 		Inline   bool   `json:"inline,omitempty"`
+		Result   bool   `json:"result,omitempty"`
 		Volatile bool   `json:"volatile,omitempty"`
 	}
 	kernelForm struct {
@@ -93,7 +94,7 @@ func (r *Request) Encode() ([]byte, error) {
 			size = 0
 		}
 		form.Buffers = append(form.Buffers, member{b.Name, bufferForm{b.Kind.String(), b.Key, size,
-			base64.StdEncoding.EncodeToString(b.Data), b.Inline, b.Volatile}})
+			base64.StdEncoding.EncodeToString(b.Data), b.Inline, b.Result, b.Volatile}})
 	}
 	for i := range r.Kernels {
 		k := &r.Kernels[i]

@@ -61,10 +61,11 @@ func (k Kind) String() string { return kinds[k] }
 type Buffer struct {
 	Name     string
 	Kind     Kind
-	Key      string // of the object; empty if there is none
+	Key      string // of the object, or a reference to a result (see Reference); empty if there is none
 	Size     int64  // bytes; 0 if the object determines it
 	Data     []byte // contents of an Input that is not an object
 	Inline   bool   // Output, Inout: the answer contains the bytes
+	Result   bool   // Output: a result of an asynchronous run, which other requests refer to
 	Volatile bool   // Output, Inout: the object is kept only on the GPU
 }
 

@@ -15,6 +15,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"syscall"
+	"time"
 )
 
 // Socket returns the path of the daemon's own socket in a run directory.
@@ -133,6 +134,28 @@ func objectPath(key string) string { return "/v1/objects/" + url.PathEscape(key)
 func (c *Client) Run(ctx context.Context, request []byte, v any) error {
 	return c.call(ctx, http.MethodPost, "/v1/run", request, v)
 }
+
+// Submit submits an asynchronous run and decodes its status into v.
+func (c *Client) Submit(ctx context.Context, request []byte, v any) error {
+	return c.call(ctx, http.MethodPost, "/v1/runs", request, v)
+}
+
+// AwaitRun waits for the end of an asynchronous run, for at most the given time, and decodes its status into v.
+func (c *Client) AwaitRun(ctx context.Context, id string, limit time.Duration, v any) error {
+	return c.call(ctx, http.MethodGet, runPath(id)+"?wait="+limit.String(), nil, v)
+}
+
+// DeleteRun cancels an asynchronous run that is queued, and deletes the results of any other.
+func (c *Client) DeleteRun(ctx context.Context, id string) error {
+	return c.call(ctx, http.MethodDelete, runPath(id), nil, nil)
+}
+
+// ListRuns decodes the list of the client's asynchronous runs into v.
+func (c *Client) ListRuns(ctx context.Context, v any) error {
+	return c.call(ctx, http.MethodGet, "/v1/runs", nil, v)
+}
+
+func runPath(id string) string { return "/v1/runs/" + url.PathEscape(id) }
 
 // Put stores an object of the given size in bytes.
 func (c *Client) Put(ctx context.Context, key string, from io.Reader, size int64) error {

@@ -39,6 +39,14 @@ func checkKey(key string) error {
 	return nil
 }
 
+// checkStored returns an error unless key is the key of an object or of a result of an asynchronous run.
+func checkStored(key string) error {
+	if _, _, isReference := kgraph.Reference(key); isReference {
+		return nil
+	}
+	return checkKey(key)
+}
+
 func newPut(env *cli.Env, socket *string) *cobra.Command {
 	return withClient(&cobra.Command{
 		Use:   "put KEY FILE|-",
@@ -121,13 +129,13 @@ func newGet(env *cli.Env, socket *string) *cobra.Command {
 		Short: "Write an object to a file",
 		Long: `Write the object with the key KEY to the file FILE. If FILE is - or missing, write it to
 standard output. An object is data that the daemon stores for a client (--client), as input or output of its
-requests.`,
+requests. KEY can also be the key of a result of an asynchronous run, like @r-12-K7QXWN4P/y.`,
 		Example: `  # print an output of a request as 32-bit floats
   gfaas-kerneld get vec/y | od -t f4`,
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: cli.CompleteFileArgs(""),
 	}, socket, func(ctx context.Context, c *kerneld.Client, args []string) error {
-		if err := checkKey(args[0]); err != nil {
+		if err := checkStored(args[0]); err != nil {
 			return err
 		}
 		file := "-"
@@ -159,7 +167,7 @@ func newRm(_ *cli.Env, socket *string) *cobra.Command {
 		Example: "  # free the memory of an object\n  gfaas-kerneld rm vec/x",
 		Args:    cobra.ExactArgs(1),
 	}, socket, func(ctx context.Context, c *kerneld.Client, args []string) error {
-		if err := checkKey(args[0]); err != nil {
+		if err := checkStored(args[0]); err != nil {
 			return err
 		}
 		return c.Remove(ctx, args[0])

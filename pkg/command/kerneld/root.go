@@ -44,6 +44,10 @@ for all clients together. In addition, a client cannot use more of it than remai
 a single client can use half. If a request exceeds these limits, it is refused with the code
 busy (HTTP status 429). Waiting requests are not affected.
 
+A client can also submit requests without waiting for their answers (gfaas-kerneld run
+--async), and refer to their results in other requests before they exist. A finished run
+and its results are deleted after --run-ttl.
+
 With --quota and --sm, the kernels run in a slice of each GPU, as with gfaas run. You can
 also start the daemon with gfaas run: the kernels then run in that slice.
 
@@ -65,7 +69,7 @@ All objects are then lost.`,
 	cli.CompleteFiles(root, "sock", "socket")
 	o.flags(root)
 	at := &o.socket
-	root.AddCommand(newRun(env, at), newPut(env, at), newGet(env, at), newLs(env, at), newRm(env, at), newStats(env, at), newCheck(env), newImport(env, at), newFunction(env, at))
+	root.AddCommand(newRun(env, at), newRuns(env, at), newWait(env, at), newCancel(env, at), newPut(env, at), newGet(env, at), newLs(env, at), newRm(env, at), newStats(env, at), newCheck(env), newImport(env, at), newFunction(env, at))
 	cli.UsesDaemons(root)
 	return root
 }

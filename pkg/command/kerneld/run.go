@@ -28,6 +28,7 @@ type runOptions struct {
 	client  string
 	in, out []string
 	repeat  int
+	async   bool
 }
 
 func newRun(env *cli.Env, socket *string) *cobra.Command {
@@ -45,6 +46,12 @@ requests. --in stores a file as an object before the request runs, and --out wri
 object to a file afterwards. The file - is standard input or output; with --out KEY=-, the
 command prints this object instead of the answer. --repeat runs the request several times, one after the other, and prints the
 answers as a list.
+
+With --async, the command does not wait for the answer. It prints {"id","client","state",
+"results":{NAME:KEY}}: for each output of the request with "result":true, the key under which
+other requests, gfaas-kerneld get and gfaas-kerneld rm can refer to it. A request can use the
+key before the result exists; it then runs after the run that produces the result. See also
+gfaas-kerneld-wait(1), gfaas-kerneld-runs(1) and gfaas-kerneld-cancel(1).
 
 Answer: {"id","client","gpu","iterations","queue_ms","gpu_ms","total_ms",
 "phases":{"queue_ms","link_ms","copy_in_ms","run_ms","copy_out_ms"},"outputs":{NAME:{"key","size","data"}},"cache":{"gpu_hits","host_hits","misses",
@@ -66,6 +73,9 @@ it had to be copied from another GPU, and in host_hits otherwise. The other coun
   gfaas-kerneld run request.json
   # store an input before, and fetch an output afterwards
   gfaas-kerneld run request.json --in vec/x=x.bin --out vec/y=y.bin
+  # submit a request, and print its answer later
+  gfaas-kerneld run --async request.json
+  gfaas-kerneld wait r-1-K7QXWN4P
   # run a request that another command writes
   gfaas-kerneld import list ops.json | gfaas-kerneld run -`,
 		Args:              cobra.ExactArgs(1),
@@ -77,6 +87,7 @@ it had to be copied from another GPU, and in host_hits otherwise. The other coun
 	f.StringArrayVar(&o.in, "in", nil, "store FILE as the object KEY before the request runs, as `KEY=FILE`")
 	f.StringArrayVar(&o.out, "out", nil, "write the object KEY to FILE after the request, as `KEY=FILE`")
 	f.IntVar(&o.repeat, "repeat", 1, "number of times to run the request")
+	f.BoolVar(&o.async, "async", false, "submit the request without waiting for its answer")
 	env.Outputs(cmd, "json", "yaml", "table")
 	return cmd
 }
@@ -119,6 +130,9 @@ func (o *runOptions) run(ctx context.Context, path string) error {
 	if o.repeat < 1 {
 		return cli.Usagef("--repeat %d: expected 1 or more", o.repeat)
 	}
+	if o.async && (len(out) > 0 || o.env.Output == "table") {
+		return cli.Usagef("--async does not wait for the answer: expected neither --out nor -o table")
+	}
 	r, err := readRequest(o.env, path)
 	if err != nil {
 		return err
@@ -134,7 +148,11 @@ func (o *runOptions) run(ctx context.Context, path string) error {
 	answers := []json.RawMessage{}
 	for range o.repeat {
 		var answer json.RawMessage
-		if err := c.Run(ctx, r.text, &answer); err != nil {
+		run := c.Run
+		if o.async {
+			run = c.Submit
+		}
+		if err := run(ctx, r.text, &answer); err != nil {
 			return explained(err)
 		}
 		answers = append(answers, answer)

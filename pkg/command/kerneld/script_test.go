@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -63,7 +64,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": clitest.Exits, "await": await, "signal": send, "floats": writeFloats, "isfloats": isFloats,
-			"post": post, "answers": answers, "stalled": stalled,
+			"post": post, "answers": answers, "stalled": stalled, "runid": runID,
 		},
 	})
 }
@@ -174,6 +175,13 @@ func requestGateway(ts *testscript.TestScript, method, path, body string) (text 
 	_, err = out.ReadFrom(answer.Body)
 	ts.Check(err)
 	return strings.ReplaceAll(out.String(), "\r\n", "\n"), answer.StatusCode
+}
+
+// runid sets $RUN to the ID of the run whose status the last command printed.
+func runID(ts *testscript.TestScript, _ bool, _ []string) {
+	var status struct{ ID string }
+	ts.Check(json.Unmarshal([]byte(ts.ReadFile("stdout")), &status))
+	ts.Setenv("RUN", status.ID)
 }
 
 // floats FILE V… writes 32-bit floats to a file.

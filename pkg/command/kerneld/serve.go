@@ -35,6 +35,7 @@ type serveOptions struct {
 	isolation string
 	clients   []string
 	timeout   time.Duration
+	runTTL    time.Duration
 	listen    string
 	quota     string
 	sm        float64
@@ -52,6 +53,7 @@ func (o *serveOptions) flags(cmd *cobra.Command) {
 	cli.Choice(cmd, &o.isolation, "isolation", "how clients are isolated, by object keys in one process per GPU, or by a process for each client", "keys", "process")
 	f.StringArrayVar(&o.clients, "client", nil, "client with a socket of its own, kernel-NAME.sock, and a weight for its part of the GPU time, as `NAME[:WEIGHT]` (repeatable)")
 	f.DurationVar(&o.timeout, "kernel-timeout", 10*time.Second, "how long the kernels of a request may make no progress")
+	f.DurationVar(&o.runTTL, "run-ttl", 10*time.Minute, "how long the results of an asynchronous run are stored after it has finished")
 	f.StringVar(&o.listen, "listen", "", "also serve on this loopback TCP address, like 127.0.0.1:9410, to everyone who can connect to it")
 	f.StringVar(&o.quota, "quota", "", "quota of the slice in which the kernels run: the guaranteed and the maximum fraction of each time window, as `REQUEST[:LIMIT]`, like 0.3:0.8")
 	f.Float64Var(&o.sm, "sm", 100, "SM share of the slice in which the kernels run, in percent")
@@ -60,7 +62,7 @@ func (o *serveOptions) flags(cmd *cobra.Command) {
 // config returns the configuration for the flags, or a usage error.
 func (o *serveOptions) config() (kernel.Config, error) {
 	c := kernel.Config{GPUMem: int64(o.gpuMem), HostMem: int64(o.hostMem), RequestMem: int64(o.reqMem), Policy: o.policy, Isolate: o.isolation == "process",
-		KernelTimeout: o.timeout, Listen: o.listen}
+		KernelTimeout: o.timeout, RunTTL: o.runTTL, Listen: o.listen}
 	switch {
 	case o.hostMem <= 0:
 		return c, cli.Usagef("--host-mem %v: expected more than 0", o.hostMem)
@@ -68,6 +70,8 @@ func (o *serveOptions) config() (kernel.Config, error) {
 		return c, cli.Usagef("--request-mem %v: expected more than 0", o.reqMem)
 	case o.timeout < 10*time.Millisecond || o.timeout > 24*time.Hour:
 		return c, cli.Usagef("--kernel-timeout %v: expected between 10ms and 24h", o.timeout)
+	case o.runTTL < time.Second:
+		return c, cli.Usagef("--run-ttl %v: expected 1s or more", o.runTTL)
 	case o.socket == "":
 		return c, cli.Usagef("--socket is empty: expected a path")
 	}

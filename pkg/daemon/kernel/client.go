@@ -11,18 +11,20 @@ import (
 
 // client owns requests and objects. The policy treats each client as one function.
 type client struct {
-	name      string
-	number    int32
-	weight    float64
-	dom       *domain // host memory for its objects
-	objects   map[string]*object
-	reserved  int   // reserved places for objects that are not stored yet
-	bytes     int64 // charged to the host's budget
-	deps      dependencies
-	pending   int           // requests in progress, queued ones included
-	waiting   int           // queued requests
-	weightSet bool          // the weight was set explicitly; forget spares this client
-	lastUsed  time.Duration // time of the last request or upload, in policy time
+	name         string
+	number       int32
+	weight       float64
+	dom          *domain // host memory for its objects
+	objects      map[string]*object
+	reserved     int   // reserved places for objects that are not stored yet
+	bytes        int64 // charged to the host's budget
+	deps         dependencies
+	pending      int                  // requests in progress, queued ones included
+	waiting      int                  // queued requests
+	weightSet    bool                 // the weight was set explicitly; forget spares this client
+	runs         map[string]*asyncRun // by ID
+	finishedRuns []*asyncRun          // in the order in which they finished
+	lastUsed     time.Duration        // time of the last request or upload, in policy time
 
 	completed, failed, busy int
 	gpuTime                 time.Duration // kernel time of its requests

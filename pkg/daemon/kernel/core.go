@@ -65,9 +65,11 @@ type Config struct {
 	HostMem       int64    // bytes of host memory for objects
 	RequestMem    int64    // bytes of host memory for requests in progress; 0: 1 GiB
 	MaxObjects    int      // limit on the objects of all clients together; 0: 2,097,152
+	MaxRuns       int      // limit on the asynchronous runs of a client, finished ones included; 0: 4,096
 	Policy        string   // cfs-affinity, exclusive or fcfs
 	Isolate       bool     // start a separate executor for each client and GPU
 	Clients       []ClientConfig
+	RunTTL        time.Duration // how long the record and the results of a finished asynchronous run exist; 0: 10 min
 	KernelTimeout time.Duration // how long a job may make no progress; 0: 10 s
 	Stall         time.Duration // how long a caller may neither send nor receive; 0: 10 s
 	Conns         int           // connections per socket; 0: 8,192, or fewer if file descriptors are scarce
@@ -87,6 +89,7 @@ const DefaultRequestMem = 1 << 30
 const (
 	maxWaiting = 1024 // queued requests per client
 	maxClients = 1024
+	maxRuns    = 4096    // asynchronous runs of a client
 	maxObjects = 2 << 20 // objects of all clients together
 )
 
@@ -96,13 +99,15 @@ const (
 	CodeTimeout  = "timeout"
 	CodeBusy     = "busy"
 	CodeInternal = "internal"
+	// CodeFailedDependency: the request reads a result of an asynchronous run that failed.
+	CodeFailedDependency = "failed-dependency"
 )
 
 // statuses maps the code of a problem to its HTTP status.
 var statuses = map[string]int{
 	kgraph.BadRequest: http.StatusBadRequest, kgraph.Unsupported: http.StatusBadRequest, kgraph.NotFound: http.StatusNotFound,
 	kgraph.TooLarge: http.StatusRequestEntityTooLarge, CodeFault: http.StatusUnprocessableEntity, CodeTimeout: http.StatusGatewayTimeout,
-	CodeBusy: http.StatusTooManyRequests, CodeInternal: http.StatusInternalServerError,
+	CodeFailedDependency: http.StatusFailedDependency, CodeBusy: http.StatusTooManyRequests, CodeInternal: http.StatusInternalServerError,
 }
 
 func problem(code, where, format string, args ...any) *kgraph.Problem {

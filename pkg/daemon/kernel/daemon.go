@@ -16,13 +16,14 @@
 //  4. Files form layers, and a file refers only to names of its own layer and of lower ones.
 //     From the bottom: shared parts (core.go, host.go, request_memory.go, linger.go, parse.go,
 //     phases.go, metrics.go); objects, clients, GPUs and plans (object.go, client.go, request.go,
-//     device.go, plan.go); the runner of requests (run.go); the scheduler (scheduler.go); the
-//     interface (http.go, stats.go, daemon.go).
+//     device.go, plan.go); the runner of requests (run.go); the scheduler (scheduler.go, async.go);
+//     the interface (http.go, http_runs.go, stats.go, daemon.go).
 package kernel
 
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -68,13 +69,15 @@ func connections(sockets int) int {
 func Open(ctx context.Context, cfg Config) (*Daemon, error) {
 	cfg.KernelTimeout = cmp.Or(cfg.KernelTimeout, 10*time.Second)
 	cfg.Stall = cmp.Or(cfg.Stall, 10*time.Second)
+	cfg.RunTTL = cmp.Or(cfg.RunTTL, 10*time.Minute)
 	cfg.RequestMem = cmp.Or(cfg.RequestMem, DefaultRequestMem)
+	cfg.MaxRuns = cmp.Or(cfg.MaxRuns, maxRuns)
 	cfg.MaxObjects = cmp.Or(cfg.MaxObjects, maxObjects)
 	cfg.Conns = cmp.Or(cfg.Conns, connections(len(cfg.Clients)+2))
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	d := &Daemon{scheduler: &scheduler{
 		runner: &runner{&gpus{store: &store{core: &core{cfg: cfg, log: cfg.Log}}}},
-		epoch:  time.Now(), metrics: newMetrics(), requestMemory: newRequestBudget(cfg.RequestMem),
+		epoch:  time.Now(), runSuffix: rand.Text()[:8], metrics: newMetrics(), requestMemory: newRequestBudget(cfg.RequestMem),
 		clients: map[string]*client{}, requests: map[int64]*request{},
 	}}
 	var err error
@@ -215,6 +218,11 @@ func (d *Daemon) close() {
 	d.mu.Lock()
 	d.draining = true
 	d.timer.Stop()
+	for _, c := range d.clients {
+		for _, x := range c.finishedRuns {
+			x.expiry.Stop()
+		}
+	}
 	for _, dev := range d.devices {
 		for _, w := range dev.workers {
 			if w.exec != nil {

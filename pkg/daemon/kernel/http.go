@@ -38,6 +38,10 @@ func (q *scheduler) handler(client string) http.Handler {
 	a := &api{q, client}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/run", a.endpoint(a.run))
+	mux.HandleFunc("POST /v1/runs", a.endpoint(a.submitRun))
+	mux.HandleFunc("GET /v1/runs", a.endpoint(a.listRuns))
+	mux.HandleFunc("GET /v1/runs/{id}", a.endpoint(a.getRun))
+	mux.HandleFunc("DELETE /v1/runs/{id}", a.endpoint(a.deleteRunRequest))
 	mux.HandleFunc("GET /v1/objects", a.endpoint(a.listObjects))
 	mux.HandleFunc("GET /v1/stats", a.endpoint(a.stats))
 	if client == "" {
@@ -68,15 +72,17 @@ func (a *api) endpoint(handle func(http.ResponseWriter, *http.Request) *kgraph.P
 		if p == nil {
 			return
 		}
-		type text struct {
-			Code    string `json:"code"`
-			Message string `json:"message"`
-			Where   string `json:"where"`
-		}
 		a.reply(w, statuses[p.Code], struct {
-			Error text `json:"error"`
-		}{text{p.Code, p.Message, p.Where}})
+			Error Refusal `json:"error"`
+		}{Refusal{p.Code, p.Message, p.Where}})
 	}
+}
+
+// Refusal is the JSON form of a problem.
+type Refusal struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	Where   string `json:"where"`
 }
 
 func (a *api) notFound(_ http.ResponseWriter, r *http.Request) *kgraph.Problem {
@@ -101,21 +107,26 @@ func (a *api) encode(v any) []byte {
 	return text.Bytes()
 }
 
-// answer sends the result of a request. It encodes the outputs' bytes piece by piece from host
-// memory, because no budget covers a text with all of them.
+// answer sends the result of a request.
 func (a *api) answer(w http.ResponseWriter, answer *Answer) {
+	w.Header().Set("Server-Timing", answer.serverTiming())
+	a.sendOutputs(w, answer, answer.Outputs)
+}
+
+// sendOutputs sends a value that contains outputs, and releases their bytes. It encodes the bytes piece
+// by piece from host memory, because no budget covers a text with all of them.
+func (a *api) sendOutputs(w http.ResponseWriter, v any, outputs map[string]Output) {
 	var from []*object
 	hole := []byte{0, 0, 0}
-	for _, name := range slices.Sorted(maps.Keys(answer.Outputs)) { // in the order of the JSON encoding
-		if output := answer.Outputs[name]; output.from != nil {
+	for _, name := range slices.Sorted(maps.Keys(outputs)) { // in the order of the JSON encoding
+		if output := outputs[name]; output.from != nil {
 			from = append(from, output.from)
 			defer a.unread(output.from)
 			output.Data = hole
-			answer.Outputs[name] = output
+			outputs[name] = output
 		}
 	}
-	w.Header().Set("Server-Timing", answer.serverTiming())
-	text := bytes.ReplaceAll(a.encode(answer), []byte(`"data":"AAAA"`), []byte("\"data\":\"\x00\"")) // names cannot match: JSON escapes their quotes
+	text := bytes.ReplaceAll(a.encode(v), []byte(`"data":"AAAA"`), []byte("\"data\":\"\x00\"")) // names cannot match: JSON escapes their quotes
 	texts := bytes.Split(text, []byte{0})
 	size := 0
 	for _, text := range texts {
@@ -182,17 +193,24 @@ func (a *api) body(w http.ResponseWriter, r *http.Request) *bodyReader {
 	return &bodyReader{body: r.Body, control: http.NewResponseController(w), stall: a.cfg.Stall, nextUpdate: now.Add(a.cfg.Stall / 4), mibDeadline: now.Add(2 * a.cfg.Stall)}
 }
 
-func (a *api) run(w http.ResponseWriter, r *http.Request) *kgraph.Problem {
+// receiveRequest reads and queues a request, which is asynchronous if run is not nil. The caller must call
+// release when it no longer uses the request's memory.
+func (a *api) receiveRequest(w http.ResponseWriter, r *http.Request, run *asyncRun) (submitted *request, release func(), p *kgraph.Problem) {
 	client, p := a.client(r)
 	if p != nil {
-		return p
+		return nil, func() {}, p
 	}
 	if r.ContentLength > kgraph.MaxRequest {
-		return problem(kgraph.TooLarge, "", "the request has %d bytes, expected at most %d", r.ContentLength, kgraph.MaxRequest)
+		return nil, func() {}, problem(kgraph.TooLarge, "", "the request has %d bytes, expected at most %d", r.ContentLength, kgraph.MaxRequest)
 	}
 	memory := a.requestMemory.reserve(client)
-	defer memory.release() // the answer refers to the request's memory
-	submitted, p := a.submit(r.Context(), memory, a.body(w, r), r.ContentLength)
+	submitted, p = a.submit(r.Context(), run, memory, a.body(w, r), r.ContentLength)
+	return submitted, memory.release, p
+}
+
+func (a *api) run(w http.ResponseWriter, r *http.Request) *kgraph.Problem {
+	submitted, release, p := a.receiveRequest(w, r, nil)
+	defer release() // the answer refers to the request's memory
 	if p != nil {
 		return p
 	}
@@ -220,7 +238,7 @@ func (a *api) object(w http.ResponseWriter, r *http.Request) *kgraph.Problem {
 		return p
 	}
 	key := strings.TrimPrefix(r.URL.Path, objectsPath)
-	if !kgraph.ValidKey(key) {
+	if _, _, isReference := kgraph.Reference(key); !kgraph.ValidKey(key) && (!isReference || r.Method == http.MethodPut) {
 		return problem(kgraph.BadRequest, "", "invalid key %q: expected at most 255 of A-Z a-z 0-9 . _ / -, the first a letter or a digit", key)
 	}
 	return handle(w, r, client, key)
@@ -296,6 +314,14 @@ func (a *api) find(client, key string) *object {
 	return nil
 }
 
+// notStored returns the problem that there is no object, or no result, under a key. The caller holds the lock.
+func (a *api) notStored(client, key string) *kgraph.Problem {
+	if _, _, isReference := kgraph.Reference(key); isReference {
+		return a.clients[client].missing(key, "")
+	}
+	return problem(kgraph.NotFound, "", "there is no object %q", key)
+}
+
 // getObject sends an object's bytes or, for a HEAD request, its size. Once begun, it sends the same
 // object to the end, even if another one replaces it.
 func (a *api) getObject(w http.ResponseWriter, r *http.Request, client, key string) *kgraph.Problem {
@@ -304,8 +330,8 @@ func (a *api) getObject(w http.ResponseWriter, r *http.Request, client, key stri
 		o := a.find(client, key)
 		switch {
 		case o == nil:
-			a.mu.Unlock()
-			return problem(kgraph.NotFound, "", "there is no object %q", key)
+			defer a.mu.Unlock()
+			return a.notStored(client, key)
 		case r.Method == http.MethodHead:
 			w.Header().Set("Content-Length", strconv.FormatInt(o.size, 10))
 			a.mu.Unlock()
@@ -329,14 +355,12 @@ func (a *api) getObject(w http.ResponseWriter, r *http.Request, client, key stri
 
 func (a *api) deleteObject(w http.ResponseWriter, _ *http.Request, client, key string) *kgraph.Problem {
 	a.mu.Lock()
+	defer a.mu.Unlock()
 	o := a.find(client, key)
-	if o != nil {
-		a.drop(o)
-	}
-	a.mu.Unlock()
 	if o == nil {
-		return problem(kgraph.NotFound, "", "there is no object %q", key)
+		return a.notStored(client, key)
 	}
+	a.drop(o)
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
@@ -377,7 +401,12 @@ func (a *api) objectsOf(name string, memory *reservation) ([]*object, *kgraph.Pr
 			a.mu.Unlock()
 			return nil, a.countRefusal(memory, p)
 		}
-		objects = slices.AppendSeq(make([]*object, 0, len(c.objects)), maps.Values(c.objects))
+		objects = make([]*object, 0, len(c.objects))
+		for key, o := range c.objects {
+			if kgraph.ValidKey(key) { // not a result of an asynchronous run
+				objects = append(objects, o)
+			}
+		}
 	}
 	a.mu.Unlock()
 	slices.SortFunc(objects, func(a, b *object) int { return strings.Compare(a.key, b.key) })

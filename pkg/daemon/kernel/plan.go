@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/gfaas/gfaas/pkg/kgraph"
 	"github.com/gfaas/gfaas/pkg/kgraph/job"
@@ -55,6 +56,8 @@ func (p *plan) pinObjects() *kgraph.Problem {
 		where := "/buffers/" + kgraph.Pointer(b.Name)
 		o := p.r.client.objects[b.Key]
 		switch {
+		case o == nil && strings.HasPrefix(b.Key, "@"):
+			return p.r.client.missing(b.Key, where+"/key")
 		case o == nil:
 			return problem(kgraph.NotFound, where+"/key", "there is no object %q", b.Key)
 		case o.size != b.Size:

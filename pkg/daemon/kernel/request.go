@@ -12,6 +12,7 @@ type request struct {
 	id      string
 	client  *client
 	graph   *kgraph.Request
+	run     *asyncRun    // nil unless the request is asynchronous
 	memory  *reservation // released when the request has finished
 	arrived time.Time
 

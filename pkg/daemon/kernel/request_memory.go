@@ -178,7 +178,7 @@ const (
 func parsedSize(graph *kgraph.Request) int64 {
 	total := requestOverhead + graph.MemorySize()
 	for i := range graph.Buffers {
-		if graph.Buffers[i].Key != "" {
+		if b := &graph.Buffers[i]; b.Key != "" || b.Result {
 			total += keyOverhead
 		}
 	}

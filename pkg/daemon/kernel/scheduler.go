@@ -27,6 +27,7 @@ type scheduler struct {
 	requests   map[int64]*request // known to the policy, by policyID
 	lastID     int64              // last policyID
 	lastRun    uint64             // number in the latest request's public ID (r-1, r-2, ...)
+	runSuffix  string             // last part of the IDs of asynchronous runs; a daemon that replaces this one has another
 	deferWake  bool               // dispatch adds requests to dispatched and does not wake them
 	dispatched []*request         // requests that wakeDispatched will wake
 	pending    int                // requests in progress, queued ones included
@@ -55,19 +56,19 @@ func (q *scheduler) client(name string) (*client, *kgraph.Problem) {
 			return nil, problem(CodeInternal, "", "%v", err)
 		}
 	}
-	c := &client{name: name, number: q.numbers.Of(name), dom: dom, objects: map[string]*object{}, deps: dependencies{}, lastUsed: q.now()}
+	c := &client{name: name, number: q.numbers.Of(name), dom: dom, objects: map[string]*object{}, deps: dependencies{}, runs: map[string]*asyncRun{}, lastUsed: q.now()}
 	q.clients[name] = c
 	q.applyWeight(c, 1)
 	return c, nil
 }
 
 // forget removes the client that has been unused longest, among the clients that have no requests
-// in progress, no objects and no weight from setWeight. It reports whether it removed one; while
+// in progress, no asynchronous runs, no objects and no weight from setWeight. It reports whether it removed one; while
 // the daemon shuts down, it removes none. The caller holds the lock.
 func (q *scheduler) forget() bool {
 	var oldest *client
 	for _, c := range q.clients {
-		if !c.weightSet && c.pending == 0 && c.bytes == 0 && (oldest == nil || c.lastUsed < oldest.lastUsed) {
+		if !c.weightSet && c.pending == 0 && c.bytes == 0 && len(c.runs) == 0 && (oldest == nil || c.lastUsed < oldest.lastUsed) {
 			oldest = c
 		}
 	}
@@ -102,8 +103,8 @@ func (q *scheduler) applyWeight(c *client, weight float64) {
 		Warm: expected, Cold: expected, Weight: weight, Inflight: 1, Name: c.name}})
 }
 
-// submit reads, parses and queues a request.
-func (q *scheduler) submit(ctx context.Context, memory *reservation, body *bodyReader, length int64) (*request, *kgraph.Problem) {
+// submit reads, parses and queues a request. A run that is not nil makes it asynchronous.
+func (q *scheduler) submit(ctx context.Context, run *asyncRun, memory *reservation, body *bodyReader, length int64) (*request, *kgraph.Problem) {
 	text, p := memory.read(body, length)
 	if p != nil {
 		return nil, q.countRefusal(memory, p)
@@ -124,7 +125,7 @@ func (q *scheduler) submit(ctx context.Context, memory *reservation, body *bodyR
 	if p := memory.resize(parsedSize(graph)); p != nil { // the text is not needed after submit, so only the parsed request counts
 		return nil, q.countRefusal(memory, p)
 	}
-	r := &request{graph: graph, memory: memory, arrived: arrived, turn: make(chan struct{})}
+	r := &request{graph: graph, run: run, memory: memory, arrived: arrived, turn: make(chan struct{})}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if p := q.accept(r, memory.name, sigs); p != nil {
@@ -177,25 +178,49 @@ func (q *scheduler) accept(r *request, name string, sigs signatures) *kgraph.Pro
 		c.busy++
 		return problem(CodeBusy, "", "%d requests of %s are already waiting, which is the limit", c.waiting, c.name)
 	}
-	if p := q.check(r.graph, c, sigs); p != nil {
+	p := c.missingResult(r.graph)
+	if p == nil {
+		p = q.check(r.graph, c, sigs)
+	}
+	if p == nil && r.run == nil {
+		p = refuseResults(r.graph)
+	}
+	if p != nil {
 		if c != nil {
 			c.failed++
 		}
 		return p
 	}
-	c, p := q.client(name)
-	if p != nil {
+	if r.run != nil && !q.makeRoomForRun(c) {
+		c.busy++
+		return problem(CodeBusy, "", "%s has %d asynchronous runs, which is the limit: delete finished ones", c.name, len(c.runs))
+	}
+	if c, p = q.client(name); p != nil {
 		return p
 	}
 	r.memory.retain()
 	q.lastRun++
 	r.id, r.client = "r-"+strconv.FormatUint(q.lastRun, 10), c
+	if r.run != nil {
+		r.id += "-" + q.runSuffix
+		q.register(r)
+	}
 	r.answer = Answer{ID: r.id, Client: c.name, Iterations: r.graph.Iterations, Outputs: map[string]Output{}}
 	q.pending++
 	c.pending++
 	c.waiting++
 	if c.deps.add(r); r.pendingDeps == 0 {
 		q.step(q.arrival(r))
+	}
+	return nil
+}
+
+// refuseResults returns a problem if a request that is not asynchronous has results.
+func refuseResults(graph *kgraph.Request) *kgraph.Problem {
+	for i := range graph.Buffers {
+		if b := &graph.Buffers[i]; b.Result {
+			return problem(kgraph.BadRequest, "/buffers/"+kgraph.Pointer(b.Name)+"/result", "result, expected only in an asynchronous run (POST /v1/runs)")
+		}
 	}
 	return nil
 }
@@ -239,6 +264,7 @@ func (q *scheduler) withdraw(r *request) bool {
 	if r.dev != nil || r.finished {
 		return false
 	}
+	q.conclude(r, problem(CodeInternal, "", "cancelled"))
 	if r.withdrawn = true; r.pendingDeps > 0 { // it stays in deps, so that requests that depend on it still wait for earlier ones
 		return true
 	}
@@ -252,7 +278,7 @@ func (q *scheduler) withdraw(r *request) bool {
 }
 
 // removeRequest removes a request that has finished. It returns the arrivals of the requests that
-// depended on it, and ends those of them that were withdrawn. The caller holds the lock.
+// depended on it, and ends those of them that were withdrawn or read a result that does not exist. The caller holds the lock.
 func (q *scheduler) removeRequest(r *request) (events []queue.Event) {
 	r.memory.release()
 	r.client.pending--
@@ -260,9 +286,13 @@ func (q *scheduler) removeRequest(r *request) (events []queue.Event) {
 		r.client.waiting--
 	}
 	for _, next := range r.client.deps.remove(r) {
-		if next.withdrawn {
+		p := next.client.missingResult(next.graph)
+		switch {
+		case next.withdrawn:
 			events = append(events, q.removeRequest(next)...)
-		} else {
+		case p != nil:
+			events = append(events, q.refuse(next, p)...)
+		default:
 			events = append(events, q.arrival(next))
 		}
 	}
@@ -270,6 +300,16 @@ func (q *scheduler) removeRequest(r *request) (events []queue.Event) {
 		close(q.idle)
 		q.idle = nil
 	}
+	return events
+}
+
+// refuse ends a request that will not run, and removes it as removeRequest does. The caller holds the lock.
+func (q *scheduler) refuse(r *request, p *kgraph.Problem) []queue.Event {
+	r.refusal = p
+	r.client.failed++
+	q.conclude(r, p)
+	events := q.removeRequest(r)
+	close(r.turn)
 	return events
 }
 
@@ -292,6 +332,7 @@ func (q *scheduler) finish(r *request, p *kgraph.Problem) {
 	r.dev.ran += executed
 	r.dev.running = nil
 	q.metrics.observe(r, p)
+	q.conclude(r, p)
 	delete(q.requests, r.policyID)
 	var events []queue.Event
 	if r.coldStart {
@@ -316,9 +357,7 @@ func (q *scheduler) step(events ...queue.Event) {
 			case queue.Reject:
 				if r := q.requests[a.ID]; r != nil {
 					delete(q.requests, a.ID)
-					r.refusal = problem(CodeInternal, "", "the policy rejected the request: %s", a.Reason.Code)
-					events = append(events, q.removeRequest(r)...)
-					close(r.turn)
+					events = append(events, q.refuse(r, problem(CodeInternal, "", "the policy rejected the request: %s", a.Reason.Code))...)
 				}
 			case queue.Start, queue.Remove, queue.Offload, queue.Prefetch:
 				// Confirm at once, without moving memory: runner.plan evicts objects when the next request runs.
