@@ -94,7 +94,7 @@ void blocks_keep(uint64_t limit);
 uint64_t blocks_held(void);
 
 /* modules.c: linked code, by number. */
-CUresult module_load(uint32_t number, const char *text, char *log, size_t len);
+CUresult module_load(uint32_t number, const char *code, size_t size, char *log, size_t len);
 void module_unload(uint32_t number);
 CUresult module_function(uint32_t number, const char *name, size_t len, CUfunction *f);
 

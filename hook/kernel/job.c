@@ -149,7 +149,7 @@ static bool load(struct reader *r, struct outcome *o, uint64_t id)
         const char *text = get_bytes(r, len); /* including the final zero */
         if (!text || !len || text[len - 1])
             return false;
-        if (!check(o, module_load(number, text, o->text, sizeof o->text), ST_LOAD, i))
+        if (!check(o, module_load(number, text, len, o->text, sizeof o->text), ST_LOAD, i))
             return false;
         o->text[0] = 0;
         report(id, 0);

@@ -19,15 +19,27 @@ static struct {
     struct function *functions;
 } modules[MODULES];
 
-/* Compiles PTX; `log` gets the compiler's messages. */
-CUresult module_load(uint32_t number, const char *text, char *log, size_t len)
+/* Returns a copy of a binary at an address that suits the structures in it, or NULL. */
+static void *aligned(const void *code, size_t size)
 {
+    void *copy = malloc(size);
+    return copy ? memcpy(copy, code, size) : NULL;
+}
+
+/* Compiles PTX, or loads a cubin or fatbin; `log` gets the driver's messages. */
+CUresult module_load(uint32_t number, const char *code, size_t size, char *log, size_t len)
+{
+    static const char elf[] = "\177ELF", fatbin[] = "\x50\xed\x55\xba";
     if (number >= MODULES || modules[number].module)
         return CUDA_ERROR_INVALID_VALUE;
     CUjit_option option[] = {ERROR_LOG, ERROR_LOG_SIZE};
     void *value[] = {log, (void *)(uintptr_t)len};
     log[0] = 0;
-    CUresult r = p_cuModuleLoadDataEx(&modules[number].module, text, 2, option, value);
+    void *copy = NULL;
+    if (size > 4 && (!memcmp(code, elf, 4) || !memcmp(code, fatbin, 4)) && !(copy = aligned(code, size)))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult r = p_cuModuleLoadDataEx(&modules[number].module, copy ? copy : code, 2, option, value);
+    free(copy);
     log[len - 1] = 0;
     if (r != CUDA_SUCCESS)
         modules[number].module = NULL;

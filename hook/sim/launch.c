@@ -23,9 +23,15 @@ uint64_t launch_ns(const struct launch *l)
     return ns > MAX_NS ? MAX_NS : (uint64_t)ns;
 }
 
-/* Checks the limits of grid, block and shared memory. */
+/* Checks the limits of grid, block and shared memory. Refuses machine code, and says so once. */
 CUresult launch_check(const struct launch *l)
 {
+    static bool said;
+    if (l->f->module->machine_code) {
+        if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
+            sim_say("cannot launch %.200s: it is machine code (a cubin), and the simulated GPU runs only PTX", l->f->name);
+        return CUDA_ERROR_NO_BINARY_FOR_GPU;
+    }
     uint64_t threads = (uint64_t)l->block[0] * l->block[1] * l->block[2];
     if (!blocks_of(l) || l->grid[0] > 2147483647u || l->grid[1] > 65535 || l->grid[2] > 65535)
         return CUDA_ERROR_INVALID_VALUE;

@@ -1,4 +1,4 @@
-/* library.c: libraries and kernels, which belong to no context. A library is a text. In each context that uses
+/* library.c: libraries and kernels, which belong to no context. A library is a text or a binary. In each context that uses
  * it, it is a module that is loaded at the first use. The attributes of a kernel are set for a device, and so
  * for the modules on it. */
 #include "capture.h"
@@ -15,7 +15,7 @@ struct kernel {
 };
 
 struct library {
-    char *text;
+    char *text; /* PTX with its zero byte, or a binary */
     struct module *parsed; /* without a context and memory */
     unsigned n;
     struct kernel *kernels;
@@ -66,8 +66,14 @@ CUresult sim_cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_optio
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult r = module_parse(&l->parsed, code, msg, sizeof msg);
     module_log(numJitOptions, jitOptions, jitOptionsValues, msg);
-    if (r == CUDA_SUCCESS && (!(l->text = strdup(code)) || !list_kernels(l)))
-        r = CUDA_ERROR_OUT_OF_MEMORY;
+    if (r == CUDA_SUCCESS) {
+        size_t size = binary_is(code) ? binary_size(code, MAX_IMAGE) : strlen(code) + 1;
+        l->text = malloc(size);
+        if (l->text)
+            memcpy(l->text, code, size);
+        if (!l->text || !list_kernels(l))
+            r = CUDA_ERROR_OUT_OF_MEMORY;
+    }
     if (r == CUDA_SUCCESS)
         *library = (CUlibrary)l;
     else

@@ -85,27 +85,29 @@ static CUresult place_globals(struct module *m)
     return CUDA_SUCCESS;
 }
 
-/* Reports whether an image is GPU code, or a container of it. */
-static bool is_binary(const void *image)
+struct func *module_add_func(struct module *m, const char *name)
 {
-    static const unsigned char magic[][4] = {
-        {0x7f, 'E', 'L', 'F'}, {0x50, 0xed, 0x55, 0xba}, {0xb1, 0x43, 0x62, 0x46}};
-    for (size_t i = 0; i < sizeof magic / sizeof *magic; i++)
-        if (!strncmp(image, (const char *)magic[i], 4))
-            return true;
-    return false;
+    const uint64_t usual_block_ns = 10000;
+    struct func *f = calloc(1, sizeof *f);
+    if (!f || !(f->name = strdup(name))) {
+        free(f);
+        return NULL;
+    }
+    f->module = m;
+    f->block_ns = usual_block_ns;
+    f->set.max_dynamic = 49152;
+    f->set.carveout = -1;
+    f->next = m->funcs;
+    m->funcs = f;
+    return f;
 }
 
 CUresult module_parse(struct module **out, const char *text, char *msg, size_t len)
 {
-    if (is_binary(text)) {
-        snprintf(msg, len, "the simulated GPU runs PTX text, not binaries");
-        return CUDA_ERROR_NO_BINARY_FOR_GPU;
-    }
     struct module *m = calloc(1, sizeof *m);
     if (!m)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult r = ptx_parse(m, text, msg, len);
+    CUresult r = binary_is(text) ? binary_parse(m, text, msg, len) : ptx_parse(m, text, msg, len);
     if (r == CUDA_SUCCESS)
         *out = m;
     else
@@ -113,7 +115,7 @@ CUresult module_parse(struct module **out, const char *text, char *msg, size_t l
     return r;
 }
 
-/* Loads PTX text; on failure, msg has the reason. */
+/* Loads PTX text or a binary; on failure, msg has the reason. */
 CUresult module_load(struct ctx *c, CUmodule *out, const char *text, char *msg, size_t len)
 {
     struct module *m;
@@ -200,6 +202,11 @@ char *module_read(const char *name, size_t *size, CUresult *r)
     fclose(f);
     if (text)
         text[*size = n] = 0;
+    if (text && binary_is(text) && (n < 64 || !binary_size(text, n))) { /* 64: the header of a cubin */
+        free(text);
+        text = NULL;
+        *r = CUDA_ERROR_NO_BINARY_FOR_GPU;
+    }
     return text;
 }
 
@@ -325,6 +332,10 @@ CUresult sim_cuLinkCreate_v2(struct ctx *c, unsigned int numOptions, CUjit_optio
 static CUresult add_text(struct link *l, const char *data, size_t n)
 {
     char msg[512] = "";
+    if (binary_is(data)) {
+        write_log(l->options, l->option, l->value, JIT_ERROR_LOG, JIT_ERROR_LOG_SIZE, "the simulated GPU links only PTX");
+        return CUDA_ERROR_NO_BINARY_FOR_GPU;
+    }
     n = strnlen(data, n);
     char *text = realloc(l->text, l->n + n + 2);
     if (!text)

@@ -4,7 +4,16 @@
 
 #include "sim.h"
 
-/* Parses PTX into a module without a context or memory; on failure, msg has the reason. */
+/* Cubins and fatbins (binary.c). binary_size returns the bytes of a binary, or 0 if its header is
+ * malformed or it has more than `limit` bytes. */
+enum { MAX_IMAGE = 1 << 30 };
+bool binary_is(const void *image);
+size_t binary_size(const void *image, size_t limit);
+CUresult binary_parse(struct module *m, const void *image, char *msg, size_t len);
+/* Adds a kernel without parameters to a module; NULL if out of memory. */
+struct func *module_add_func(struct module *m, const char *name);
+
+/* Parses PTX or a binary into a module without a context or memory; on failure, msg has the reason. */
 CUresult module_parse(struct module **out, const char *text, char *msg, size_t len);
 void module_drop(struct module *m); /* frees such a module */
 CUresult module_load(struct ctx *c, CUmodule *out, const char *text, char *msg, size_t len);

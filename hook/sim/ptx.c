@@ -4,7 +4,7 @@
  *   // gfaas-sim: NAME block_us=100 op=vadd_f32
  *
  * anywhere in the text, with one setting or both. */
-#include "sim.h"
+#include "module.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -14,7 +14,6 @@
 #include <string.h>
 
 #define PRAGMA "gfaas-sim:"
-#define DEFAULT_BLOCK_NS 10000u
 
 struct parser {
     struct module *m;
@@ -285,18 +284,11 @@ static void parse_entry(struct parser *p)
         again.name = f->name; /* declared before: skip the parameters of this declaration */
         f = &again;
     } else {
-        f = calloc(1, sizeof *f);
-        if (!f || !(f->name = strdup(p->tok))) {
-            free(f);
+        f = module_add_func(p->m, p->tok);
+        if (!f) {
             fail(p, "out of memory");
             return;
         }
-        f->module = p->m;
-        f->block_ns = DEFAULT_BLOCK_NS;
-        f->set.max_dynamic = 49152;
-        f->set.carveout = -1;
-        f->next = p->m->funcs;
-        p->m->funcs = f;
     }
     next_token(p);
     if (token_is(p, "("))

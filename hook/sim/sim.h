@@ -377,6 +377,7 @@ struct module {
     struct ctx *ctx;
     struct func *funcs;
     struct global *globals;
+    bool machine_code; /* loaded from a cubin: its kernels cannot run */
     struct library *library; /* the library that loaded and unloads it; NULL: loaded by the program */
 };
 /* Fills m from PTX text; on failure writes the reason to msg. */

@@ -102,8 +102,12 @@ func (c *checker) modules() {
 				c.problems.add(BadRequest, where+"/file", "a file, expected ptx: only gfaas-kerneld run reads files")
 			}
 			continue
-		case isBinary(m.PTX):
-			c.problems.add(Unsupported, where+"/ptx", "code of one architecture (a cubin or fat binary), expected PTX text")
+		case IsBinary(m.PTX):
+			c.problems.add(Unsupported, where+"/ptx", "code of one architecture (a cubin or fat binary), expected PTX text (or the code in the key binary, in base64)")
+			continue
+		}
+		if m.Binary != "" {
+			c.signatures[i] = c.binary(m, where+"/binary")
 			continue
 		}
 		s, isPTX := c.w.Signature(m.PTX)
@@ -117,11 +121,6 @@ func (c *checker) modules() {
 		}
 		c.signatures[i] = s
 	}
-}
-
-// isBinary reports whether a text is GPU machine code, or a container of it.
-func isBinary(text string) bool {
-	return strings.HasPrefix(text, "\x7fELF") || strings.HasPrefix(text, "\x50\xed\x55\xba") || strings.HasPrefix(text, "!<arch>")
 }
 
 func (c *checker) kernel(i int) {

@@ -137,10 +137,15 @@ func (d *decoder) module(name string) bool {
 	d.named(name)
 	m := Module{Name: name}
 	sources := 0
-	d.object("an object with ptx, file or builtin", func(key string) bool {
+	d.object("an object with ptx, binary, file or builtin", func(key string) bool {
 		switch key {
 		case "ptx":
 			m.PTX = d.source("PTX text")
+		case "binary":
+			code := string(d.base64(MaxBinary))
+			if err := m.SetBinary(code); err != nil && !d.broken && len(d.problems) == 0 {
+				d.fail("%v", err)
+			}
 		case "file":
 			m.File = d.source("the name of a file")
 		case "builtin":
@@ -154,7 +159,7 @@ func (d *decoder) module(name string) bool {
 		return true
 	})
 	if sources != 1 && !d.broken {
-		d.fail("%d of the keys ptx, file and builtin, expected one", sources)
+		d.fail("%d of the keys ptx, binary, file and builtin, expected one", sources)
 	}
 	d.modules[name] = len(d.result.Modules)
 	d.result.Modules = append(d.result.Modules, m)

@@ -21,6 +21,7 @@ type (
 	}
 	moduleForm struct {
 		PTX     string `json:"ptx,omitempty"`
+		Binary  []byte `json:"binary,omitempty"`
 		File    string `json:"file,omitempty"`
 		Builtin string `json:"builtin,omitempty"`
 	}
@@ -85,7 +86,7 @@ func (r *Request) Encode() ([]byte, error) {
 	form := requestForm{Version: 1, Iterations: r.Iterations, Kernels: []kernelForm{}}
 	for i := range r.Modules {
 		m := &r.Modules[i]
-		form.Modules = append(form.Modules, member{m.Name, moduleForm{m.PTX, m.File, m.Builtin}})
+		form.Modules = append(form.Modules, member{m.Name, moduleForm{m.PTX, []byte(m.Binary), m.File, m.Builtin}})
 	}
 	for i := range r.Buffers {
 		b := &r.Buffers[i]

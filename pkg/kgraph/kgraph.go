@@ -34,12 +34,15 @@ type Request struct {
 	Kernels    []Kernel
 }
 
-// Module is code. Exactly one of PTX, File and Builtin is set.
+// Module is code. Exactly one of PTX, Binary, File and Builtin is set.
 type Module struct {
 	Name    string
 	PTX     string // text
-	File    string // path of a PTX file, which the run command reads into PTX
+	Binary  string // a cubin or fatbin; use SetBinary
+	File    string // path of a file, which the run command reads into PTX or Binary
 	Builtin string // "blas"
+
+	images []*Image // of Binary
 }
 
 // Kind is the role of a buffer in its request.

@@ -7,6 +7,9 @@ var (
 	moduleSize = int64(reflect.TypeFor[Module]().Size())
 	bufferSize = int64(reflect.TypeFor[Buffer]().Size())
 	kernelSize = int64(reflect.TypeFor[Kernel]().Size())
+	imageSize  = int64(reflect.TypeFor[Image]().Size())
+	entrySize  = int64(reflect.TypeFor[Entry]().Size())
+	paramSize  = int64(reflect.TypeFor[Param]().Size())
 	argSize    = int64(reflect.TypeFor[Arg]().Size())
 )
 
@@ -16,7 +19,16 @@ func (r *Request) MemorySize() int64 {
 	total := int64(cap(r.Modules))*moduleSize + int64(cap(r.Buffers))*bufferSize + int64(cap(r.Kernels))*kernelSize
 	for i := range r.Modules {
 		m := &r.Modules[i]
-		total += allocated(len(m.Name)) + allocated(len(m.PTX)) + allocated(len(m.File)) + allocated(len(m.Builtin))
+		total += allocated(len(m.Name)) + allocated(len(m.PTX)) + allocated(len(m.Binary)) + allocated(len(m.File)) + allocated(len(m.Builtin))
+	}
+	for i := range r.Modules {
+		for _, image := range r.Modules[i].images {
+			total += imageSize
+			for name, e := range image.Entries {
+				const mapEntry = 64
+				total += allocated(len(name)) + mapEntry + entrySize + int64(cap(e.Params))*paramSize
+			}
+		}
 	}
 	for i := range r.Buffers {
 		b := &r.Buffers[i]

@@ -38,7 +38,7 @@ func newRun(env *cli.Env, socket *string) *cobra.Command {
 		Short: "Run a request",
 		Long: `Run a request and print the answer. A request is a JSON file that lists GPU kernels and
 their buffers (docs/kernels.md). If a module in the request has a "file", this command reads
-that file and sends its text to the daemon. A relative path of the file is relative to the
+that file (PTX, a cubin or a fatbin) and sends its contents to the daemon. A relative path of the file is relative to the
 folder of the request, or to the current folder if the request comes from standard input.
 
 An object is data that the daemon stores for a client under a key, as input or output of
@@ -291,8 +291,14 @@ func readModule(m *kgraph.Module, request string) error {
 		return err
 	}
 	text := string(code)
+	if kgraph.IsBinary(text) {
+		if err := m.SetBinary(text); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		return nil
+	}
 	if _, isPTX := kgraph.ReadPTX(text); !isPTX || strings.Contains(text, "\x00") || len(text) > kgraph.MaxRequest {
-		return fmt.Errorf("%s is not PTX text", path)
+		return fmt.Errorf("%s is not PTX text, nor a cubin or fatbin", path)
 	}
 	m.PTX, m.File = text, ""
 	return nil

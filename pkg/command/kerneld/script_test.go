@@ -41,6 +41,10 @@ func TestScripts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	testdata, err := filepath.Abs("../../kgraph/testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",
 		Setup: func(env *testscript.Env) error {
@@ -59,6 +63,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("GFAAS_SIM_DIR", sim)
 			env.Setenv("GFAAS_SIM_GPU", "sms=80,mem=1GiB,count=2")
 			env.Setenv("BUILD_BIN", bin)
+			env.Setenv("KGRAPH_TESTDATA", testdata)
 			env.Setenv("XDG_CONFIG_HOME", filepath.Join(env.WorkDir, "config"))
 			return nil
 		},

@@ -53,15 +53,15 @@ type worker struct {
 	used          uint64 // ID of the GPUs' last job when a request was last planned here
 }
 
-// module is PTX that an executor has loaded.
+// module is code (PTX, a cubin or a fatbin) that an executor has loaded.
 type module struct {
 	number uint32
 	used   int64 // worker.turn of the last job that used it
-	text   int64 // length of the PTX in bytes
+	text   int64 // length of the code in bytes
 }
 
-// moduleKey returns a map key for PTX: the text itself or, to save memory, the digest of a
-// long text. The prefix \x00 cannot occur in PTX.
+// moduleKey returns a map key for code: the code itself or, to save memory, the digest of
+// long code. Neither PTX nor a binary starts with \x00.
 func moduleKey(ptx string) string {
 	const long = 16 << 10
 	if len(ptx) < long {
@@ -222,7 +222,7 @@ func (w *worker) alloc(size int64, o *object) *block {
 	return c
 }
 
-// link returns the number of the module with the given PTX. If the module is not loaded, link
+// link returns the number of the module with the given code. If the module is not loaded, link
 // adds it to the job. The caller holds the lock.
 func (w *worker) link(text string, j *job.Job) uint32 {
 	key := moduleKey(text)

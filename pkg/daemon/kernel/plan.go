@@ -338,11 +338,7 @@ func (p *plan) addKernels() {
 		if !p.launchesModule(i) {
 			continue
 		}
-		m := &g.Modules[i]
-		text := m.PTX
-		if m.Builtin != "" {
-			text = kgraph.BuiltinPTX(m.Builtin)
-		}
+		text := g.Modules[i].Code()
 		before := len(j.Load)
 		numbers[i] = p.w.link(text, j)
 		if len(j.Load) > before {

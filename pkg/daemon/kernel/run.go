@@ -111,7 +111,11 @@ func (x *runner) blame(p *plan, o *job.Outcome, err error) (answer *kgraph.Probl
 		if o.Code == job.CodeOutOfMemory {
 			code = kgraph.TooLarge
 		}
-		return problem(code, "/modules/"+kgraph.Pointer(module.Name)+"/ptx", "the PTX does not compile: %s", o.Text), false
+		where := "/modules/" + kgraph.Pointer(module.Name)
+		if module.Binary != "" {
+			return problem(code, where+"/binary", "the driver does not load the code: %s", o.Text), false
+		}
+		return problem(code, where+"/ptx", "the PTX does not compile: %s", o.Text), false
 	case job.Alloc:
 		if o.Code == job.CodeOutOfMemory {
 			p.r.squeeze = true
@@ -120,6 +124,9 @@ func (x *runner) blame(p *plan, o *job.Outcome, err error) (answer *kgraph.Probl
 	case job.Kernels:
 		if o.Fatal {
 			return problem(CodeFault, at, "%s", o.Text), false
+		}
+		if o.Code == job.CodeNoBinary {
+			return problem(kgraph.Unsupported, at, "the kernel cannot be launched on %s: %s (a simulated GPU loads machine code, but runs only PTX)", p.w.dev.limits.Name, o.Text), false
 		}
 		return problem(kgraph.BadRequest, at, "the kernel cannot be launched: %s", o.Text), false
 	case job.Download:

@@ -33,7 +33,7 @@ type Job struct {
 	Download   []Copy
 }
 
-// Module is PTX to load under a number.
+// Module is code to load under a number: PTX, a cubin or a fatbin.
 type Module struct {
 	Number uint32
 	PTX    string
