@@ -13,7 +13,11 @@ LINEAR_SRC := examples/linear
 LINEAR_OUT := $(BUILD)/examples/linear
 LINEAR_FILES := $(addprefix $(LINEAR_OUT)/,server.py linear.ptx make_weights.py function.yaml)
 
-EXAMPLES := $(SAXPY_OUT)/saxpy $(SAXPY_OUT)/saxpy-check $(SAXPY_FILES) $(LINEAR_FILES)
+KERNELS_SRC := examples/kernels
+KERNELS_OUT := $(BUILD)/examples/kernels
+KERNELS_FILES := $(patsubst $(KERNELS_SRC)/%,$(KERNELS_OUT)/%,$(wildcard $(KERNELS_SRC)/*.json $(KERNELS_SRC)/*.ptx $(KERNELS_SRC)/*.py))
+
+EXAMPLES := $(SAXPY_OUT)/saxpy $(SAXPY_OUT)/saxpy-check $(SAXPY_FILES) $(LINEAR_FILES) $(KERNELS_FILES)
 
 # An ordinary CUDA program: it includes cuda.h (ours, in hook/), links with the driver's
 # library, and the loader finds the driver at run time.
@@ -30,6 +34,10 @@ $(SAXPY_FILES): $(SAXPY_OUT)/%: $(SAXPY_SRC)/%
 	cp $< $@
 
 $(LINEAR_FILES): $(LINEAR_OUT)/%: $(LINEAR_SRC)/%
+	@mkdir -p $(@D)
+	cp $< $@
+
+$(KERNELS_FILES): $(KERNELS_OUT)/%: $(KERNELS_SRC)/%
 	@mkdir -p $(@D)
 	cp $< $@
 

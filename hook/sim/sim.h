@@ -338,7 +338,10 @@ void ipc_release(struct range *r);
 
 /* ---- modules (ptx.c, module.c) ---- */
 
-enum op { OP_NONE, OP_VADD_F32, OP_SAXPY_F32, OP_SGEMM_F32, OP_FAULT };
+enum op {
+    OP_NONE, OP_VADD_F32, OP_SAXPY_F32, OP_SGEMM_F32, OP_DGEMM_F64, OP_CGEMM_C64, OP_JACOBI_F32, OP_DISTANCES_F32,
+    OP_NEAREST_F32, OP_FAULT
+};
 #define SIM_OP_BYTES 64
 #define SIM_MAX_PARAMS 256
 #define SIM_PARAM_BYTES 4096

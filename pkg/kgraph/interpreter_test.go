@@ -10,8 +10,8 @@ import (
 	"unicode"
 )
 
-// interpreter interprets the part of PTX that the built-ins use, thread by thread from one barrier to the next.
-// It verifies without a GPU that the built-ins compute correct results and access no other memory.
+// interpreter interprets the part of PTX that the built-ins and the examples use, thread by thread from one barrier to
+// the next. It verifies without a GPU that they compute correct results and access no other memory.
 type interpreter struct {
 	t      *testing.T
 	lines  [][]string // opcode and operands, after the guard
@@ -98,6 +98,13 @@ func (m *interpreter) value(th *thread, s string) uint64 {
 		}
 		return v
 	}
+	if hex, is := strings.CutPrefix(s, "0d"); is {
+		v, err := strconv.ParseUint(hex, 16, 64)
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		return v
+	}
 	v, err := strconv.ParseInt(s, 10, 64)
 	if err != nil {
 		m.t.Fatalf("operand %s: %v", s, err)
@@ -120,8 +127,8 @@ func (m *interpreter) place(th *thread, s string, shared bool, size int) []byte 
 	} else {
 		from, base = m.global[at>>32], at&math.MaxUint32
 	}
-	if base+uint64(size) > uint64(len(from)) || base%4 != 0 {
-		m.t.Fatalf("thread %d of block %d: access of %d bytes at %#x, want one within the %d bytes of a buffer that is aligned to 4", th.tid, th.cta, size, at, len(from))
+	if base+uint64(size) > uint64(len(from)) || base%min(uint64(size), 8) != 0 {
+		m.t.Fatalf("thread %d of block %d: access of %d bytes at %#x, want an aligned one within the %d bytes of a buffer", th.tid, th.cta, size, at, len(from))
 	}
 	return from[base : base+uint64(size)]
 }
@@ -140,7 +147,7 @@ func (m *interpreter) run(th *thread) {
 		switch op := l[0]; op {
 		case "ld.param.u64", "ld.param.u32", "ld.param.f32":
 			out = m.params[strings.Trim(l[2], "[]")]
-		case "cvta.to.global.u64", "cvt.u64.u32", "mov.u32", "mov.f32":
+		case "cvta.to.global.u64", "cvt.u64.u32", "mov.u32", "mov.f32", "mov.f64":
 			out = v(2)
 		case "add.u32":
 			out = uint64(u(2) + u(3))
@@ -150,6 +157,8 @@ func (m *interpreter) run(th *thread) {
 			out = v(2) + v(3)
 		case "mul.lo.u32":
 			out = uint64(u(2) * u(3))
+		case "mul.lo.u64":
+			out = v(2) * v(3)
 		case "mad.lo.u32":
 			out = uint64(u(2)*u(3) + u(4))
 		case "mul.wide.u32":
@@ -166,17 +175,34 @@ func (m *interpreter) run(th *thread) {
 			out = truth(u(2) < u(3))
 		case "setp.ge.u32":
 			out = truth(u(2) >= u(3))
+		case "setp.eq.u32":
+			out = truth(u(2) == u(3))
+		case "setp.ge.f32":
+			out = truth(f32(l[2]) >= f32(l[3]))
 		case "setp.lt.and.u32":
 			out = truth(u(2) < u(3) && v(4) != 0)
 		case "and.pred":
 			out = v(2) & v(3)
 		case "add.rn.f32":
 			out = uint64(math.Float32bits(f32(l[2]) + f32(l[3])))
+		case "sub.rn.f32":
+			out = uint64(math.Float32bits(f32(l[2]) - f32(l[3])))
+		case "div.rn.f32":
+			out = uint64(math.Float32bits(f32(l[2]) / f32(l[3])))
+		case "neg.f32":
+			out = uint64(math.Float32bits(-f32(l[2])))
+		case "fma.rn.f64":
+			out = math.Float64bits(math.FMA(math.Float64frombits(v(2)), math.Float64frombits(v(3)), math.Float64frombits(v(4))))
 		case "fma.rn.f32":
 			out = uint64(math.Float32bits(float32(math.FMA(float64(f32(l[2])), float64(f32(l[3])), float64(f32(l[4]))))))
+		case "ld.global.f64":
+			out = binary.LittleEndian.Uint64(m.place(th, l[2], false, 8))
+		case "st.global.f64":
+			binary.LittleEndian.PutUint64(m.place(th, l[1], false, 8), v(2))
+			continue
 		case "ld.global.f32", "ld.shared.f32":
 			out = uint64(binary.LittleEndian.Uint32(m.place(th, l[2], op == "ld.shared.f32", 4)))
-		case "st.global.f32", "st.shared.f32":
+		case "st.global.f32", "st.global.u32", "st.shared.f32":
 			binary.LittleEndian.PutUint32(m.place(th, l[1], op == "st.shared.f32", 4), u(2))
 			continue
 		case "ld.shared.v4.f32":
@@ -233,11 +259,13 @@ func (m *interpreter) launch(grid, block int) {
 
 // buffer passes an array of exactly these floats to the kernel.
 func (m *interpreter) buffer(param string, values []float32) uint64 {
+	data, _ := binary.Append(nil, binary.LittleEndian, values)
+	return m.data(param, data)
+}
+
+// data passes exactly these bytes to the kernel.
+func (m *interpreter) data(param string, data []byte) uint64 {
 	at := uint64(len(m.global)+1) << 32
-	data := make([]byte, 0, 4*len(values))
-	for _, v := range values {
-		data = binary.LittleEndian.AppendUint32(data, math.Float32bits(v))
-	}
 	m.global[at>>32], m.params[param] = data, at
 	return at
 }
