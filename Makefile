@@ -222,7 +222,7 @@ install: $(BINARIES) libs examples install-sim ## install below PREFIX (/usr/loc
 	install -m 755 $(BUILD)/lib/libgfaas.so $(BUILD)/lib/gfaas-kernel-executor $(DESTDIR)$(PREFIX)/lib/gfaas
 	install -m 755 $(BUILD)/lib/libgfaas-model.so $(DESTDIR)$(PREFIX)/lib/gfaas
 	install -d $(DESTDIR)$(PREFIX)/lib/gfaas/python
-	install -m 644 $(MODEL_PYTHON) $(DESTDIR)$(PREFIX)/lib/gfaas/python
+	install -m 644 $(MODEL_PYTHON) $(BUILD)/lib/python/gfaas_kernel.py $(DESTDIR)$(PREFIX)/lib/gfaas/python
 	ln -sfn gfaas/libgfaas-model.so $(DESTDIR)$(PREFIX)/lib/libgfaas-model.so
 	install -D -m 644 $(BUILD)/include/gfaas_model.h $(DESTDIR)$(PREFIX)/include/gfaas_model.h
 	install -m 644 man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1

@@ -3,17 +3,20 @@ package examples_test
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"testing"
 	"time"
 )
 
-// kernelDaemon starts gfaas-kerneld on a simulated GPU. It returns a function that makes a command for the daemon.
-func kernelDaemon(t *testing.T) func(name string, args ...string) *exec.Cmd {
+// kernelDaemon starts gfaas-kerneld on a simulated GPU, with further flags. It returns a function that makes a command for the daemon.
+func kernelDaemon(t *testing.T, flags ...string) func(name string, args ...string) *exec.Cmd {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "kern") // sockets' paths are short
 	if err != nil {
@@ -28,7 +31,7 @@ func kernelDaemon(t *testing.T) func(name string, args ...string) *exec.Cmd {
 		return cmd
 	}
 	var said bytes.Buffer
-	daemon := command(built(t, "bin", "gfaas-kerneld"), "--gpu", "sim", "--gpu-mem", "64MiB", "--host-mem", "64MiB")
+	daemon := command(built(t, "bin", "gfaas-kerneld"), append(flags, "--gpu", "sim", "--gpu-mem", "64MiB", "--host-mem", "64MiB")...)
 	daemon.Stderr = &said
 	if err := daemon.Start(); err != nil {
 		t.Fatal(err)
@@ -45,6 +48,29 @@ func kernelDaemon(t *testing.T) func(name string, args ...string) *exec.Cmd {
 		}
 	}
 	return command
+}
+
+// TestKernelClient checks the Python client over the daemon's socket and over TCP, and runs the example that uses it.
+func TestKernelClient(t *testing.T) {
+	address := fmt.Sprintf("127.0.0.1:%d", reserve(t))
+	command := kernelDaemon(t, "--listen", address)
+	script, err := filepath.Abs("testdata/kernel_client.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := command("python3", script, address, built(t, "examples", "kernels")).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	out, err := command("python3", filepath.Join(built(t, "examples", "kernels"), "run.py")).CombinedOutput()
+	lines := regexp.MustCompile(`(?m)^(\w+) +run [0-9.]+ ms, total [0-9.]+ ms, largest difference (\S+)$`).FindAllStringSubmatch(string(out), -1)
+	if err != nil || len(lines) != 5 {
+		t.Fatalf("run.py: %v, want five results:\n%s", err, out)
+	}
+	for _, line := range lines {
+		if difference, err := strconv.ParseFloat(line[2], 64); err != nil || difference > 1e-4 {
+			t.Errorf("run.py: the results of %s differ by %s, want at most 1e-4", line[1], line[2])
+		}
+	}
 }
 
 // random returns n values between -1 and 1.

@@ -7,4 +7,11 @@ $(EXECUTOR): $(wildcard hook/kernel/*.c) hook/kernel/executor.h hook/cuda.h hook
 	  $(HARDEN_LD) -Wl,--no-as-needed -lpthread -ldl
 	mv $@.tmp $@
 
-libs: $(EXECUTOR)
+# The client for Python.
+KERNEL_PYTHON := $(BUILD)/lib/python/gfaas_kernel.py
+
+$(KERNEL_PYTHON): hook/kernel/gfaas_kernel.py
+	@mkdir -p $(@D)
+	cp $< $@
+
+libs: $(EXECUTOR) $(KERNEL_PYTHON)
