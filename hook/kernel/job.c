@@ -16,7 +16,7 @@ enum { MARKS = 1024 };
 
 static CUcontext context;
 static CUstream stream;
-static CUevent linked, began, ended; /* after linking, before the first kernel, after the last one */
+static CUevent linked, began, ended; /* after linking, before the first kernel, after the last kernel */
 
 /* A mark follows each launch, and shows how far the GPU has got. */
 static CUevent mark[MARKS];

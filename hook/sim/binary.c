@@ -39,7 +39,7 @@ bool binary_is(const void *image)
     return is_elf(image) || is_fatbin(image) || !strncmp(image, "\xb1\x43\x62\x46", 4) /* a pointer to a fatbin */;
 }
 
-/* Returns the header of a fatbin, or NULL if it is malformed. It reads no byte after a wrong one. */
+/* Returns the header of a fatbin, or NULL if it is malformed. It reads no further byte after a wrong byte. */
 static const struct fatbin *fatbin_header(const unsigned char *image)
 {
     const struct fatbin *f = (const void *)image;
@@ -48,7 +48,7 @@ static const struct fatbin *fatbin_header(const unsigned char *image)
     return f->size && f->size <= MAX_IMAGE ? f : NULL;
 }
 
-/* Returns the header of a cubin, or NULL if the file is another one or malformed. */
+/* Returns the header of a cubin, or NULL if the file is not a cubin or is malformed. */
 static const Elf64_Ehdr *elf_header(const unsigned char *image)
 {
     const Elf64_Ehdr *e = (const void *)image;
@@ -173,7 +173,7 @@ static bool read_cubin(struct module *m, const unsigned char *image, char *msg, 
 {
     const Elf64_Ehdr *e = elf_header(image);
     if (!e || !elf_size(e, MAX_IMAGE))
-        return fail(msg, len, "not a cubin: an ELF file of another machine or a malformed one");
+        return fail(msg, len, "not a cubin: an ELF file of another machine, or malformed");
     unsigned arch = image[EI_OSABI] == OSABI_CUDA ? e->e_flags & 0xff : e->e_flags >> 8 & 0xff;
     if (arch / 10 != ARCH_MAJOR || arch % 10 > ARCH_MINOR) {
         snprintf(msg, len, "the cubin is for sm_%u, but the simulated GPU is sm_%d%d", arch, ARCH_MAJOR, ARCH_MINOR);

@@ -23,7 +23,7 @@ uint64_t launch_ns(const struct launch *l)
     return ns > MAX_NS ? MAX_NS : (uint64_t)ns;
 }
 
-/* Checks the limits of grid, block and shared memory. Refuses machine code, and says so once. */
+/* Checks the limits of grid, block and shared memory. Refuses machine code, and prints the reason once per process. */
 CUresult launch_check(const struct launch *l)
 {
     static bool said;

@@ -17,6 +17,7 @@ static const struct {
     [OP_JACOBI_F32] = {"jacobi_f32", 5, {8, 8, 8, 8, 4}},
     [OP_DISTANCES_F32] = {"distances_f32", 6, {8, 8, 8, 4, 4, 4}},
     [OP_NEAREST_F32] = {"nearest_f32", 4, {8, 8, 4, 4}},
+    [OP_RELU_F32] = {"relu_f32", 3, {8, 8, 4}},
     [OP_FAULT] = {"fault", 1, {4}},
 };
 
@@ -119,6 +120,20 @@ static CUresult saxpy(const struct args *a)
     float *y = matrix(a, 2, 1, (uint64_t)n, WRITE, &r);
     for (int32_t i = 0; r == CUDA_SUCCESS && i < n; i++)
         y[i] = k * x[i] + y[i];
+    return r;
+}
+
+/* y = x, or 0 where x is negative. */
+static CUresult relu(const struct args *a)
+{
+    int32_t n = integer(a, 2);
+    CUresult r = CUDA_SUCCESS;
+    if (n <= 0)
+        return r;
+    const float *x = matrix(a, 0, 1, (uint64_t)n, READ, &r);
+    float *y = matrix(a, 1, 1, (uint64_t)n, WRITE, &r);
+    for (int32_t i = 0; r == CUDA_SUCCESS && i < n; i++)
+        y[i] = x[i] < 0 ? 0 : x[i];
     return r;
 }
 
@@ -242,7 +257,7 @@ static CUresult distances(const struct args *args)
     return r;
 }
 
-/* index[i] is the place of the least of the n elements of row i of D, the first one of several. */
+/* index[i] is the first place of the least of the n elements of row i of D. */
 static CUresult nearest(const struct args *args)
 {
     int32_t q = integer(args, 2), n = integer(args, 3);
@@ -283,6 +298,8 @@ CUresult ops_run(enum op op, const unsigned char *params, const struct func *lay
         return distances(&a);
     case OP_NEAREST_F32:
         return nearest(&a);
+    case OP_RELU_F32:
+        return relu(&a);
     case OP_FAULT:
         return (CUresult)integer(&a, 0);
     default:

@@ -129,7 +129,7 @@ static void parse_setting(struct parser *p, struct func *f, char *word)
     } else if (value && !strcmp(word, "op")) {
         f->op = ops_find(value);
         if (f->op == OP_NONE)
-            fail(p, "op=%s: expected vadd_f32, saxpy_f32, sgemm_f32, dgemm_f64, cgemm_c64, jacobi_f32, distances_f32, nearest_f32 or fault", value);
+            fail(p, "op=%s: expected vadd_f32, saxpy_f32, sgemm_f32, dgemm_f64, cgemm_c64, jacobi_f32, distances_f32, nearest_f32, relu_f32 or fault", value);
         else if (!ops_fits(f->op, f))
             fail(p, "kernel %s does not have the parameters of %s", f->name, value);
     } else {

@@ -12,6 +12,7 @@ import (
 //
 //	vadd(a, b, c, n)         c = a + b, n elements each
 //	saxpy(a, x, y, n)        y = a·x + y, a by value
+//	relu(x, y, n)            y = max(x, 0)
 //	sgemm(A, B, C, m, n, k)  C = A·B, row-major: m × n is m × k by k × n
 const Blas = "blas"
 
@@ -47,6 +48,12 @@ var builtins = map[string]*builtin{
 		shape: linear, fits: oneDimensional,
 		floats: func(n []int64) []int64 { return []int64{0, n[0], n[0], 0} },
 		names:  []string{"a", "x", "y", "n"}, first: 3, output: 2,
+	},
+	"relu": {
+		entry: Entry{Params: []Param{pointer, pointer, number}},
+		shape: linear, fits: oneDimensional,
+		floats: func(n []int64) []int64 { return []int64{n[0], n[0], 0} },
+		names:  []string{"x", "y", "n"}, first: 2, output: 1,
 	},
 	"sgemm": {
 		entry: Entry{Params: []Param{pointer, pointer, pointer, number, number, number}},
@@ -88,7 +95,7 @@ var blasPTX = sync.OnceValue(func() string { return elementwisePTX + sgemmPTX() 
 func (c *checker) builtin(k *Kernel, where string) *Entry {
 	b := builtins[k.Name]
 	if b == nil {
-		c.problems.add(BadRequest, where+"/name", "%s has no kernel %q, expected vadd, saxpy or sgemm", Blas, k.Name)
+		c.problems.add(BadRequest, where+"/name", "%s has no kernel %q, expected relu, vadd, saxpy or sgemm", Blas, k.Name)
 		return nil
 	}
 	found := len(c.problems)
@@ -163,6 +170,7 @@ func overlaps(read, written *Arg, bytes int64) bool {
 const elementwisePTX = `// gfaas-sim: vadd op=vadd_f32
 // gfaas-sim: saxpy op=saxpy_f32
 // gfaas-sim: sgemm op=sgemm_f32
+// gfaas-sim: relu op=relu_f32
 .version 7.0
 .target sm_50
 .address_size 64
@@ -233,6 +241,41 @@ NEXT:
 	ld.global.f32 %f3, [%rd5];
 	fma.rn.f32 %f4, %f1, %f2, %f3;
 	st.global.f32 [%rd5], %f4;
+	add.u32 %r5, %r5, %r6;
+	bra NEXT;
+DONE:
+	ret;
+}
+
+// y[i] = x[i], or 0 if that is negative, likewise. NaN remains NaN.
+.visible .entry relu(.param .u64 x, .param .u64 y, .param .u32 n)
+{
+	.reg .pred %p<3>;
+	.reg .b32 %r<7>;
+	.reg .b64 %rd<6>;
+	.reg .f32 %f<3>;
+	ld.param.u64 %rd1, [x];
+	ld.param.u64 %rd2, [y];
+	ld.param.u32 %r1, [n];
+	cvta.to.global.u64 %rd1, %rd1;
+	cvta.to.global.u64 %rd2, %rd2;
+	mov.u32 %r2, %ctaid.x;
+	mov.u32 %r3, %ntid.x;
+	mov.u32 %r4, %tid.x;
+	mad.lo.u32 %r5, %r2, %r3, %r4;
+	mov.u32 %r6, %nctaid.x;
+	mul.lo.u32 %r6, %r6, %r3;
+	mov.f32 %f2, 0f00000000;
+NEXT:
+	setp.ge.u32 %p1, %r5, %r1;
+	@%p1 bra DONE;
+	mul.wide.u32 %rd3, %r5, 4;
+	add.s64 %rd4, %rd1, %rd3;
+	add.s64 %rd5, %rd2, %rd3;
+	ld.global.f32 %f1, [%rd4];
+	setp.lt.f32 %p2, %f1, %f2;
+	@%p2 mov.f32 %f1, %f2;
+	st.global.f32 [%rd5], %f1;
 	add.u32 %r5, %r5, %r6;
 	bra NEXT;
 DONE:

@@ -179,6 +179,8 @@ func (m *interpreter) run(th *thread) {
 			out = truth(u(2) == u(3))
 		case "setp.ge.f32":
 			out = truth(f32(l[2]) >= f32(l[3]))
+		case "setp.lt.f32":
+			out = truth(f32(l[2]) < f32(l[3]))
 		case "setp.lt.and.u32":
 			out = truth(u(2) < u(3) && v(4) != 0)
 		case "and.pred":
@@ -310,6 +312,18 @@ func TestBuiltinPTX(t *testing.T) {
 	for i, got := range m.floats("y") {
 		if want := -2.5*pattern(n, 7)[i] + pattern(n, 5)[i]; got != want {
 			t.Fatalf("saxpy: element %d is %v, want %v", i, got, want)
+		}
+	}
+	m = newInterpreter(t, BuiltinPTX(Blas), "relu")
+	x := pattern(n, 7)
+	x[3] = float32(math.NaN())
+	m.buffer("x", x)
+	m.buffer("y", make([]float32, n))
+	m.params["n"] = n
+	m.launch(1, 64)
+	for i, got := range m.floats("y") {
+		if want := max(x[i], 0); got != want && !(i == 3 && got != got) {
+			t.Fatalf("relu: element %d is %v, want %v", i, got, want)
 		}
 	}
 	for _, s := range [][3]int{{1, 1, 1}, {128, 128, 8}, {130, 140, 19}, {5, 300, 3}} {

@@ -20,7 +20,7 @@ func newImport(env *cli.Env, socket *string) *cobra.Command {
 		Use:   "import",
 		Short: "Convert graphs of other tools to requests",
 	}
-	cmd.AddCommand(newImportList(env), newImportTVM(env, socket))
+	cmd.AddCommand(newImportList(env), newImportONNX(env, socket), newImportTVM(env, socket))
 	cli.Meaning(cmd, cli.ExitNo, "a request cannot express the input")
 	return cmd
 }
@@ -54,10 +54,11 @@ built-in kernels. The list has this form:
      "nodes":[{"op":"MatMul","inputs":[NAME,NAME],"output":NAME}]}
 
 MatMul multiplies two matrices. Add adds two tensors of the same shape, or a vector to each
-row of a tensor. Operations must be listed in the order in which they run. The daemon
+row of a tensor. Relu replaces negative elements of a tensor by zeros.
+Reshape gives the elements of a tensor another shape. Operations must be listed in the order in which they run. The daemon
 stores as objects the tensors that no operation produces, and the outputs. The key of an
 object is the "key" of the tensor or, if that is missing, --prefix followed by the name of
-the tensor. If the list contains other operations than MatMul and Add, the error names all
+the tensor. If the list contains other operations than these, the error names all
 of them, and the exit status is 3.`,
 		Example: `  # convert and run; the objects must be stored as mlp/NAME
   gfaas-kerneld import list perceptron.json --prefix mlp/ | gfaas-kerneld run -`,

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 
 	"github.com/gfaas/gfaas/pkg/kgraph"
@@ -44,7 +45,7 @@ func List(r io.Reader, name, prefix string) (*kgraph.Request, error) {
 	if l.Version != 1 {
 		return nil, src.fault("/version", "%d, expected 1", l.Version)
 	}
-	c := &lists{operations: l, source: src, builder: newBuilder(), prefix: prefix, producer: map[string]int{}}
+	c := &lists{operations: l, source: src, builder: newBuilder(), prefix: prefix, producer: map[string]int{}, views: map[string]string{}}
 	if err := c.check(); err != nil {
 		return nil, err
 	}
@@ -62,7 +63,8 @@ type lists struct {
 	*source
 	*builder
 	prefix      string
-	producer    map[string]int // tensor to the index of the operation that produces it
+	producer    map[string]int    // tensor to the index of the operation that produces it
+	views       map[string]string // tensor to the one with the same elements in the same buffer
 	unsupported []string
 }
 
@@ -141,6 +143,9 @@ func (c *lists) key(name string) string {
 
 // tensor returns the index of a tensor's buffer, which it adds if necessary.
 func (c *lists) tensor(name string) int {
+	for of, is := c.views[name]; is; of, is = c.views[name] {
+		name = of
+	}
 	buf := kgraph.Buffer{Name: name, Kind: kgraph.Temporary, Size: 4 * elements(c.Tensors[name].Shape)}
 	_, produced := c.producer[name]
 	switch {
@@ -156,6 +161,14 @@ func (c *lists) tensor(name string) int {
 func (c *lists) node(i int) {
 	n := c.Nodes[i]
 	shape := func(name string) []int64 { return c.Tensors[name].Shape }
+	if n.Op == "Reshape" && len(n.Inputs) == 1 && elements(shape(n.Inputs[0])) == elements(shape(n.Output)) {
+		c.reshape(n.Inputs[0], n.Output)
+		return
+	}
+	if n.Op == "Relu" && len(n.Inputs) == 1 && slices.Equal(shape(n.Inputs[0]), shape(n.Output)) {
+		c.launch("relu", c.at(n.Inputs[0], 0), c.at(n.Output, 0), i32(elements(shape(n.Output))))
+		return
+	}
 	if len(n.Inputs) != 2 || n.Op != "MatMul" && n.Op != "Add" {
 		c.unsupported = append(c.unsupported, fmt.Sprintf("%s of %d inputs (node %d)", n.Op, len(n.Inputs), i))
 		return
@@ -176,6 +189,17 @@ func (c *lists) node(i int) {
 	default:
 		c.unsupported = append(c.unsupported, fmt.Sprintf("%s of %v and %v to %v (node %d)", n.Op, sa, sb, so, i))
 	}
+}
+
+// reshape makes a tensor the same buffer as another one. An output needs a buffer of its own: it starts with zeros, to
+// which the elements are added.
+func (c *lists) reshape(in, out string) {
+	if !slices.Contains(c.Outputs, out) {
+		c.views[out] = in
+		return
+	}
+	one := kgraph.Arg{Type: "f32", Value: binary.LittleEndian.AppendUint32(nil, math.Float32bits(1))}
+	c.launch("saxpy", one, c.at(in, 0), c.at(out, 0), i32(elements(c.Tensors[out].Shape)))
 }
 
 // rows returns to how many rows of shape a Add must add b; 0 if b cannot be broadcast to a.

@@ -1,5 +1,5 @@
-// Package lower converts graphs of other tools to requests of gfaas-kerneld: lists of operations, which
-// use the built-in kernels (List), and graphs of TVM's graph executor, which use the kernels that TVM
+// Package lower converts graphs of other tools to requests of gfaas-kerneld: lists of operations and ONNX
+// models, which use the built-in kernels (List, ONNX), and graphs of TVM's graph executor, which use the kernels that TVM
 // compiled (TVM). pkg/command/kerneld calls it for gfaas-kerneld import.
 package lower
 
