@@ -1,6 +1,8 @@
 package kernel_test
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"slices"
 	"strings"
@@ -23,6 +25,15 @@ func (d *daemon) submit(client, request string) kernel.RunStatus {
 	var s kernel.RunStatus
 	unmarshal(d.t, text, &s)
 	return s
+}
+
+// trySubmit submits an asynchronous run, which may be refused.
+func (d *daemon) trySubmit(request string) (s kernel.RunStatus, err error) {
+	text, err := d.do("", "POST", "/v1/runs", []byte(request))
+	if err == nil {
+		unmarshal(d.t, text, &s)
+	}
+	return s, err
 }
 
 // wait waits for the end of an asynchronous run.
@@ -203,6 +214,71 @@ func TestAsyncExecutorDies(t *testing.T) {
 	if !isProblem(err, "not-found", "lost with its executor") {
 		t.Errorf("request that reads the lost result: got %v, want not-found", err)
 	}
+}
+
+// Whatever happens meanwhile, a run that completes has read the right results. Chains of runs, some of them with volatile
+// results, proceed while executors die and runs are deleted. Every run either completes or is refused with a reason that
+// fits.
+func TestAsyncStorm(t *testing.T) {
+	const chains, length = 12, 8
+	d := serve(t, newExecutorPool(t, "count=2"), func(c *kernel.Config) { c.GPUs = []string{"sim:0", "sim:1"} })
+	random := rand.New(rand.NewPCG(1, 2))
+	type link struct {
+		id   string
+		want []float32
+	}
+	var links []link
+	completed := 0
+	for chain := range chains {
+		key := fmt.Sprint("x", chain)
+		d.putObject("", key, []float32{float32(chain), 1})
+		from, want := key, []float32{float32(chain), 1}
+		for i := range length {
+			more := `,"inline":true`
+			if random.IntN(2) == 0 {
+				more += `,"volatile":true`
+			}
+			status, err := d.trySubmit(result(from, key, 2, more))
+			if err != nil { // an earlier run of the chain has failed or was deleted
+				if !isProblem(err, "not-found", "") && !isProblem(err, "failed-dependency", "") {
+					t.Errorf("run %d of chain %d: got %v, want a reason that concerns its reference", i, chain, err)
+				}
+				break
+			}
+			want = []float32{want[0] + float32(chain), want[1] + 1}
+			links = append(links, link{status.ID, want})
+			from = status.Results["c"]
+			switch random.IntN(10) {
+			case 0:
+				for _, g := range d.stats().GPUs {
+					for _, pid := range g.PIDs {
+						_ = unix.Kill(pid, unix.SIGKILL)
+					}
+				}
+			case 1:
+				d.delete("", "/v1/runs/"+links[random.IntN(len(links))].id)
+				links = slices.DeleteFunc(links, func(l link) bool {
+					_, err := d.do("", "GET", "/v1/runs/"+l.id, nil)
+					return err != nil
+				})
+			}
+		}
+	}
+	for _, l := range links {
+		switch s := d.wait("", l.id); {
+		case s.State == "done":
+			completed++
+			if got := values(s.Answer.Outputs["c"].Data); !slices.Equal(got, l.want) {
+				t.Errorf("run %s: got %v, want %v", l.id, got, l.want)
+			}
+		case s.Error == nil || !slices.Contains([]string{"failed-dependency", "not-found", "fault"}, s.Error.Code):
+			t.Errorf("run %s: got the error %+v, want a reason that concerns its executor or its reference", l.id, s.Error)
+		}
+	}
+	if completed == 0 {
+		t.Error("no run completed, want some")
+	}
+	t.Logf("%d of %d runs completed", completed, len(links))
 }
 
 // The daemon forgets finished runs after a time. If a client has too many, it forgets those without results first, and

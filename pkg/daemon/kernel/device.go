@@ -385,7 +385,8 @@ func (g *gpus) outcome(w *worker, j *job.Job) (job.Outcome, error) {
 func harmless(at job.Step) bool { return at == job.Load || at == job.Alloc || at == job.Kernels }
 
 // save copies an object to the host if its only copy is on a GPU. The object may be dropped
-// meanwhile. The caller holds neither the lane nor the lock.
+// meanwhile, for example because its executor ends; this is no error. The caller holds neither the lane
+// nor the lock.
 func (g *gpus) save(o *object) error {
 	g.mu.Lock()
 	dev := o.home
@@ -408,6 +409,9 @@ func (g *gpus) save(o *object) error {
 	c.pin()
 	outcome, err := g.runTask(t)
 	c.unpin()
+	if o.dropped {
+		return nil
+	}
 	if err == nil && outcome.Code != 0 {
 		err = fmt.Errorf("copy object %s to the host: %s", o.key, outcome.Text)
 	}
