@@ -1,6 +1,8 @@
 package kerneld
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -43,15 +45,17 @@ func (f *function) call(w http.ResponseWriter, r *http.Request) {
 	if err == nil && len(strings.TrimSpace(string(body))) > 0 {
 		request, err = withInputs(f.request, body)
 	}
-	var answer json.RawMessage
+	var answer []byte
+	var timing string
 	status := http.StatusBadRequest
 	if err == nil {
 		status = http.StatusServiceUnavailable // a refusal of the daemon has its own status
-		err = f.client.Run(r.Context(), request, &answer)
+		answer, timing, err = f.run(r.Context(), request)
 	}
 	w.Header().Set("Content-Type", "application/json")
 	if err == nil {
-		_, _ = w.Write(append(answer, '\n'))
+		w.Header().Set(timingHeader, timing)
+		_, _ = w.Write(answer)
 		return
 	}
 	refusal := &Error{Code: kgraph.BadRequest, Message: err.Error(), Status: status}
@@ -61,6 +65,22 @@ func (f *function) call(w http.ResponseWriter, r *http.Request) {
 	_ = errors.As(err, &refusal) // the daemon's own refusal, if there is one
 	w.WriteHeader(refusal.Status)
 	_ = json.NewEncoder(w).Encode(map[string]any{"error": map[string]string{"code": refusal.Code, "message": refusal.Message, "where": refusal.Where}})
+}
+
+// timingHeader has the time of a request by phase.
+const timingHeader = "Server-Timing"
+
+// run runs a request, and returns the daemon's answer and its timingHeader.
+func (f *function) run(ctx context.Context, request []byte) (answer []byte, timing string, err error) {
+	from, err := f.client.Do(ctx, http.MethodPost, "/v1/run", bytes.NewReader(request), int64(len(request)))
+	if err != nil {
+		return nil, "", err
+	}
+	defer from.Body.Close()
+	if answer, err = io.ReadAll(from.Body); err != nil {
+		return nil, "", fmt.Errorf("kernel daemon: %w", err)
+	}
+	return answer, from.Header.Get(timingHeader), nil
 }
 
 // withInputs returns the request with its inputs replaced by those in the body.

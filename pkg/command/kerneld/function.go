@@ -61,6 +61,11 @@ func (o *functionOptions) run(ctx context.Context, path string) error {
 	if len(problems) == 0 {
 		problems = graph.Check(kgraph.World{}) // only what needs no daemon: not objects, nor limits of the device
 	}
+	for i := 0; len(problems) == 0 && i < len(graph.Buffers); i++ {
+		if b := &graph.Buffers[i]; b.Result {
+			problems = []*kgraph.Problem{{Code: kgraph.BadRequest, Where: "/buffers/" + kgraph.Pointer(b.Name) + "/result", Message: "result, but a function waits for the answer: expected inline or a key"}}
+		}
+	}
 	if len(problems) > 0 {
 		return r.faults(problems)
 	}

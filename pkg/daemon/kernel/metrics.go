@@ -61,13 +61,15 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 		to <- prometheus.MustNewConstMetric(prometheus.NewDesc("gfaas_kernel_"+name, help, nil, labels), kind, v)
 	}
 	requestBytes, _ := c.requestMemory.usage()
-	waiting := 0
+	waiting, runs := 0, 0
 	for _, client := range c.clients {
 		waiting += client.waiting
+		runs += len(client.runs)
 	}
 	export(prometheus.GaugeValue, "host_bytes", "Bytes of all objects.", float64(c.bytes), nil)
 	export(prometheus.GaugeValue, "request_bytes", "Bytes of host memory that requests in progress use.", float64(requestBytes), nil)
 	export(prometheus.GaugeValue, "waiting", "Queued requests.", float64(waiting), nil)
+	export(prometheus.GaugeValue, "runs", "Asynchronous runs, finished ones included.", float64(runs), nil)
 	for _, dev := range c.devices {
 		gpu := prometheus.Labels{"gpu": strconv.Itoa(int(dev.number))}
 		export(prometheus.GaugeValue, "gpu_bytes", "Bytes in use for buffers on a GPU.", float64(dev.cache.Used()), gpu)
