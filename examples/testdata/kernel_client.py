@@ -46,6 +46,17 @@ for client in gk.Client(), gk.Client(tcp, client="bob", timeout=60):
     r.launch("m", "k", gk.f32(10), ("x", 4), ("y", 8), b"\2\0\0\0", grid=(1, 1, 1), block=(32, 1, 1))
     assert floats(client.run(r).output("y")) == [1, 2, 23, 44]
 
+    # The same code, stored.
+    ptx = r.document["modules"].pop("m")["ptx"]
+    client.put_module("lib/saxpy", ptx)
+    assert client.modules() == [{"name": "lib/saxpy", "kind": "ptx", "size": len(ptx), "kernels": ["k"]}], client.modules()
+    r.module("m", stored="lib/saxpy")
+    assert floats(client.run(r).output("y")) == [1, 2, 43, 84]
+    client.delete_module("lib/saxpy")
+    refused("not-found", client.run, r, where="/modules/m/stored")
+    refused("bad-request", client.put_module, "bad", b"\x7fELF")
+    client.put("vec/x", array.array("f", [1, 2, 23, 44]))
+
     # Asynchronous runs that read results before they exist.
     runs = [client.submit(add("vec/x", "vec/x", 4, result=True))]
     for _ in range(5):

@@ -94,10 +94,11 @@ class Request:
     def __init__(self, iterations=1):
         self.document = {"version": 1, "iterations": iterations, "modules": {}, "buffers": {}, "kernels": []}
 
-    def module(self, name, ptx=None, binary=None, builtin=None):
-        """Adds code: PTX text, the bytes of a cubin or fatbin, or the name of a built-in module."""
+    def module(self, name, ptx=None, binary=None, stored=None, builtin=None):
+        """Adds code: PTX text, the bytes of a cubin or fatbin, the name of a stored module (Client.put_module), or that of
+        a built-in module."""
         binary = None if binary is None else _base64(binary)
-        self.document["modules"][name] = _given(ptx=ptx, binary=binary, builtin=builtin)
+        self.document["modules"][name] = _given(ptx=ptx, binary=binary, stored=stored, builtin=builtin)
         return name
 
     def _buffer(self, name, kind, **values):
@@ -305,6 +306,18 @@ class Client:
         """Returns a list of the client's objects, as dicts with key, size, host, gpus and volatile."""
         return self._json("GET", "/v1/objects")["objects"]
 
+    def put_module(self, name, code):
+        """Stores code for requests: PTX text, or the bytes of a cubin or fatbin."""
+        self._call("PUT", _module(name), code.encode("utf-8") if isinstance(code, str) else _bytes(code))
+
+    def delete_module(self, name):
+        """Deletes stored code."""
+        self._call("DELETE", _module(name))
+
+    def modules(self):
+        """Returns a list of the client's stored modules, as dicts with name, kind, size and kernels."""
+        return self._json("GET", "/v1/modules")["modules"]
+
     def run(self, request):
         """Runs a request (a Request, a dict or JSON text) and returns its Answer."""
         return Answer(self._json("POST", "/v1/run", _encode(request)))
@@ -320,6 +333,10 @@ class Client:
     def stats(self):
         """Returns the daemon's statistics."""
         return self._json("GET", "/v1/stats")
+
+
+def _module(name):
+    return "/v1/modules/" + urllib.parse.quote(name, safe="")
 
 
 def _object(key):

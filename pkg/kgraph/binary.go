@@ -260,6 +260,58 @@ func (m *Module) SetBinary(code string) error {
 	return nil
 }
 
+// Code is checked code that several requests can use.
+type Code struct {
+	Text      string
+	Signature *Signature // of PTX
+	Images    []*Image   // of a cubin or fatbin
+}
+
+// ReadCode checks PTX, a cubin or a fatbin. It finds the same problems as Parse and Check find without a device.
+func ReadCode(text string) (*Code, error) {
+	if IsBinary(text) {
+		images, err := ReadBinary(text)
+		return &Code{Text: text, Images: images}, err
+	}
+	s, isPTX := ReadPTX(text)
+	if !isPTX || strings.IndexByte(text, 0) >= 0 {
+		return nil, fmt.Errorf("neither PTX (.version is missing, or there are zero bytes) nor a cubin or fatbin")
+	}
+	return &Code{Text: text, Signature: s}, nil
+}
+
+// Kind returns ptx, cubin or fatbin.
+func (c *Code) Kind() string {
+	switch {
+	case c.Signature != nil:
+		return "ptx"
+	case strings.HasPrefix(c.Text, elfMagic):
+		return "cubin"
+	}
+	return "fatbin"
+}
+
+// MemorySize estimates how many bytes of memory the code and its declarations take.
+func (c *Code) MemorySize() int64 {
+	total := allocated(len(c.Text))
+	if c.Signature != nil {
+		total += c.Signature.memorySize()
+	}
+	for _, image := range c.Images {
+		total += imageSize + image.memorySize()
+	}
+	return total
+}
+
+// Resolve sets the code of a module that the daemon stores.
+func (m *Module) Resolve(c *Code) {
+	if c.Signature != nil {
+		m.PTX = c.Text
+	} else {
+		m.Binary, m.images = c.Text, c.Images
+	}
+}
+
 // Code returns the code for the driver: PTX, a cubin or a fatbin.
 func (m *Module) Code() string {
 	switch {

@@ -109,7 +109,7 @@ func TestCheckBinary(t *testing.T) {
 		{request(cubinFile, "scale", `{"f32":2},{"buffer":"x"},{"u32":16}`), 80, BadRequest, "f32 is 4 bytes, but scale takes 8 there"},
 		{request(cubinFile, "other", good), 80, BadRequest, `the module "m" has no kernel "other"`},
 		{request(cubinFile, "none", ""), 80, BadRequest, "256 threads, but none allows at most 128"},
-		{strings.Replace(request(cubinFile, "scale", good), `"binary"`, `"ptx":".version 7.0","binary"`, 1), 80, BadRequest, "2 of the keys ptx, binary, file and builtin"},
+		{strings.Replace(request(cubinFile, "scale", good), `"binary"`, `"ptx":".version 7.0","binary"`, 1), 80, BadRequest, "2 of the keys ptx, binary, file, stored and builtin"},
 		{strings.Replace(request(cubinFile, "scale", good), `"binary":"f0VM`, `"binary":"AAAA`, 1), 80, BadRequest, "neither a cubin"},
 	} {
 		r, problems := Parse([]byte(c.request))

@@ -93,30 +93,33 @@ func (c *checker) modules() {
 	c.signatures = make([]*Signature, len(c.r.Modules))
 	for i := range c.r.Modules {
 		m := &c.r.Modules[i]
-		where := "/modules/" + Pointer(m.Name)
+		where := "/modules/" + Pointer(m.Name) + "/" + m.Source()
 		switch {
 		case m.Builtin != "":
 			continue
 		case m.File != "":
 			if !c.w.Files {
-				c.problems.add(BadRequest, where+"/file", "a file, expected ptx: only gfaas-kerneld run reads files")
+				c.problems.add(BadRequest, where, "a file, expected ptx: only gfaas-kerneld run reads files")
 			}
 			continue
 		case IsBinary(m.PTX):
-			c.problems.add(Unsupported, where+"/ptx", "code of one architecture (a cubin or fat binary), expected PTX text (or the code in the key binary, in base64)")
+			c.problems.add(Unsupported, where, "code of one architecture (a cubin or fat binary), expected PTX text (or the code in the key binary, in base64)")
 			continue
 		}
 		if m.Binary != "" {
-			c.signatures[i] = c.binary(m, where+"/binary")
+			c.signatures[i] = c.binary(m, where)
 			continue
+		}
+		if m.Stored != "" && m.PTX == "" {
+			continue // known only to the daemon, which resolves it before the check
 		}
 		s, isPTX := c.w.Signature(m.PTX)
 		if !isPTX {
-			c.problems.add(BadRequest, where+"/ptx", "not PTX: .version is missing")
+			c.problems.add(BadRequest, where, "not PTX: .version is missing")
 			continue
 		}
 		if d := c.w.Device; d != nil && (s.Target > d.Arch || s.Exact && s.Target != d.Arch) {
-			c.problems.add(Unsupported, where+"/ptx", "the code is for sm_%d, but %s is sm_%d", s.Target, d.Name, d.Arch)
+			c.problems.add(Unsupported, where, "the code is for sm_%d, but %s is sm_%d", s.Target, d.Name, d.Arch)
 			continue
 		}
 		c.signatures[i] = s

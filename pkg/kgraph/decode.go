@@ -137,7 +137,7 @@ func (d *decoder) module(name string) bool {
 	d.named(name)
 	m := Module{Name: name}
 	sources := 0
-	d.object("an object with ptx, binary, file or builtin", func(key string) bool {
+	d.object("an object with ptx, binary, file, stored or builtin", func(key string) bool {
 		switch key {
 		case "ptx":
 			m.PTX = d.source("PTX text")
@@ -148,6 +148,10 @@ func (d *decoder) module(name string) bool {
 			}
 		case "file":
 			m.File = d.source("the name of a file")
+		case "stored":
+			if m.Stored = d.text("the name of a stored module"); !ValidKey(m.Stored) && !d.broken {
+				d.fail("%q is not a valid name, expected at most %d of A-Z a-z 0-9 . _ / -, the first a letter or a digit", shorten(m.Stored), MaxName)
+			}
 		case "builtin":
 			if m.Builtin = d.text(Blas); m.Builtin != Blas && !d.broken {
 				d.fail("there is no built-in module %q, expected %s", shorten(m.Builtin), Blas)
@@ -159,7 +163,7 @@ func (d *decoder) module(name string) bool {
 		return true
 	})
 	if sources != 1 && !d.broken {
-		d.fail("%d of the keys ptx, binary, file and builtin, expected one", sources)
+		d.fail("%d of the keys ptx, binary, file, stored and builtin, expected one", sources)
 	}
 	d.modules[name] = len(d.result.Modules)
 	d.result.Modules = append(d.result.Modules, m)

@@ -23,6 +23,7 @@ type (
 		PTX     string `json:"ptx,omitempty"`
 		Binary  []byte `json:"binary,omitempty"`
 		File    string `json:"file,omitempty"`
+		Stored  string `json:"stored,omitempty"`
 		Builtin string `json:"builtin,omitempty"`
 	}
 	bufferForm struct {
@@ -86,7 +87,7 @@ func (r *Request) Encode() ([]byte, error) {
 	form := requestForm{Version: 1, Iterations: r.Iterations, Kernels: []kernelForm{}}
 	for i := range r.Modules {
 		m := &r.Modules[i]
-		form.Modules = append(form.Modules, member{m.Name, moduleForm{m.PTX, []byte(m.Binary), m.File, m.Builtin}})
+		form.Modules = append(form.Modules, member{m.Name, moduleForm{m.PTX, []byte(m.Binary), m.File, m.Stored, m.Builtin}})
 	}
 	for i := range r.Buffers {
 		b := &r.Buffers[i]

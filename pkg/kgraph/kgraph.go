@@ -34,15 +34,32 @@ type Request struct {
 	Kernels    []Kernel
 }
 
-// Module is code. Exactly one of PTX, Binary, File and Builtin is set.
+// Module is code. Exactly one of PTX, Binary, File, Stored and Builtin is set; Resolve adds PTX or Binary to
+// Stored.
 type Module struct {
 	Name    string
 	PTX     string // text
 	Binary  string // a cubin or fatbin; use SetBinary
 	File    string // path of a file, which the run command reads into PTX or Binary
+	Stored  string // name of code that the daemon stores
 	Builtin string // "blas"
 
 	images []*Image // of Binary
+}
+
+// Source returns the key of the module's code in JSON: ptx, binary, file, stored or builtin.
+func (m *Module) Source() string {
+	switch {
+	case m.Stored != "":
+		return "stored"
+	case m.Builtin != "":
+		return "builtin"
+	case m.File != "":
+		return "file"
+	case m.Binary != "":
+		return "binary"
+	}
+	return "ptx"
 }
 
 // Kind is the role of a buffer in its request.

@@ -19,15 +19,11 @@ func (r *Request) MemorySize() int64 {
 	total := int64(cap(r.Modules))*moduleSize + int64(cap(r.Buffers))*bufferSize + int64(cap(r.Kernels))*kernelSize
 	for i := range r.Modules {
 		m := &r.Modules[i]
-		total += allocated(len(m.Name)) + allocated(len(m.PTX)) + allocated(len(m.Binary)) + allocated(len(m.File)) + allocated(len(m.Builtin))
+		total += allocated(len(m.Name)) + allocated(len(m.PTX)) + allocated(len(m.Binary)) + allocated(len(m.File)) + allocated(len(m.Stored)) + allocated(len(m.Builtin))
 	}
 	for i := range r.Modules {
 		for _, image := range r.Modules[i].images {
-			total += imageSize
-			for name, e := range image.Entries {
-				const mapEntry = 64
-				total += allocated(len(name)) + mapEntry + entrySize + int64(cap(e.Params))*paramSize
-			}
+			total += imageSize + image.memorySize()
 		}
 	}
 	for i := range r.Buffers {
@@ -40,6 +36,15 @@ func (r *Request) MemorySize() int64 {
 		for j := range k.Args {
 			total += allocated(len(k.Args[j].Type)) + allocated(cap(k.Args[j].Value))
 		}
+	}
+	return total
+}
+
+// memorySize estimates how many bytes of memory the declarations take.
+func (s *Signature) memorySize() (total int64) {
+	const mapEntry = 64
+	for name, e := range s.Entries {
+		total += allocated(len(name)) + mapEntry + entrySize + int64(cap(e.Params))*paramSize
 	}
 	return total
 }

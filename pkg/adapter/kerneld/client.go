@@ -179,6 +179,27 @@ func (c *Client) Get(ctx context.Context, key string, to io.Writer) error {
 	return nil
 }
 
+// PutModule stores code of the given size in bytes under a name.
+func (c *Client) PutModule(ctx context.Context, name string, code io.Reader, size int64) error {
+	answer, err := c.Do(ctx, http.MethodPut, modulePath(name), code, size)
+	if err != nil {
+		return err
+	}
+	return answer.Body.Close()
+}
+
+// RemoveModule deletes stored code.
+func (c *Client) RemoveModule(ctx context.Context, name string) error {
+	return c.call(ctx, http.MethodDelete, modulePath(name), nil, nil)
+}
+
+// ListModules decodes the list of the client's stored modules into v.
+func (c *Client) ListModules(ctx context.Context, v any) error {
+	return c.call(ctx, http.MethodGet, "/v1/modules", nil, v)
+}
+
+func modulePath(name string) string { return "/v1/modules/" + url.PathEscape(name) }
+
 // Remove deletes an object.
 func (c *Client) Remove(ctx context.Context, key string) error {
 	return c.call(ctx, http.MethodDelete, objectPath(key), nil, nil)

@@ -69,7 +69,7 @@ All objects are then lost.`,
 	cli.CompleteFiles(root, "sock", "socket")
 	o.flags(root)
 	at := &o.socket
-	root.AddCommand(newRun(env, at), newRuns(env, at), newWait(env, at), newCancel(env, at), newPut(env, at), newGet(env, at), newLs(env, at), newRm(env, at), newStats(env, at), newCheck(env), newImport(env, at), newFunction(env, at))
+	root.AddCommand(newRun(env, at), newRuns(env, at), newWait(env, at), newCancel(env, at), newPut(env, at), newGet(env, at), newLs(env, at), newRm(env, at), newStats(env, at), newModule(env, at), newCheck(env), newImport(env, at), newFunction(env, at))
 	cli.UsesDaemons(root)
 	return root
 }

@@ -27,7 +27,7 @@ why its last request was dispatched: a code with parameters (docs/reasons.md).
 JSON: {"policy","host":{"used","budget"},"requests":{"used","budget"},
 "gpus":[{"gpu","device","name","running","client","used","budget","objects",
 "modules","busy_ms","evicted","executors","started","faults"}],"clients":[{"client",
-"weight","objects","bytes","runs","waiting","running","held","done","failed","busy","ran_ms",
+"weight","objects","bytes","modules","runs","waiting","running","held","done","failed","busy","ran_ms",
 "gpu_ms","phases","why","last","share","reason","last_reason"}]}.
 "phases" sums up the phases of the client's completed requests (gfaas-kerneld-run(1)).
 "why" is the reason why the next request waits, and "last" why the last one was dispatched,

@@ -19,12 +19,13 @@ type client struct {
 	reserved     int   // reserved places for objects that are not stored yet
 	bytes        int64 // charged to the host's budget
 	deps         dependencies
-	pending      int                  // requests in progress, queued ones included
-	waiting      int                  // queued requests
-	weightSet    bool                 // the weight was set explicitly; forget spares this client
-	runs         map[string]*asyncRun // by ID
-	finishedRuns []*asyncRun          // in the order in which they finished
-	lastUsed     time.Duration        // time of the last request or upload, in policy time
+	pending      int                      // requests in progress, queued ones included
+	waiting      int                      // queued requests
+	weightSet    bool                     // the weight was set explicitly; forget spares this client
+	modules      map[string]*storedModule // by name
+	runs         map[string]*asyncRun     // by ID
+	finishedRuns []*asyncRun              // in the order in which they finished
+	lastUsed     time.Duration            // time of the last request or upload, in policy time
 
 	completed, failed, busy int
 	gpuTime                 time.Duration // kernel time of its requests

@@ -16,7 +16,7 @@
 //  4. Files form layers, and a file refers only to names of its own layer and of lower ones.
 //     From the bottom: shared parts (core.go, host.go, request_memory.go, linger.go, parse.go,
 //     phases.go, metrics.go); objects, clients, GPUs and plans (object.go, client.go, request.go,
-//     device.go, plan.go); the runner of requests (run.go); the scheduler (scheduler.go, async.go);
+//     device.go, plan.go); the runner of requests (run.go); the scheduler (scheduler.go, async.go, module.go);
 //     the interface (http.go, http_runs.go, stats.go, daemon.go).
 package kernel
 

@@ -43,6 +43,7 @@ func (q *scheduler) handler(client string) http.Handler {
 	mux.HandleFunc("GET /v1/runs/{id}", a.endpoint(a.getRun))
 	mux.HandleFunc("DELETE /v1/runs/{id}", a.endpoint(a.deleteRunRequest))
 	mux.HandleFunc("GET /v1/objects", a.endpoint(a.listObjects))
+	mux.HandleFunc("GET /v1/modules", a.endpoint(a.listModules))
 	mux.HandleFunc("GET /v1/stats", a.endpoint(a.stats))
 	if client == "" {
 		mux.HandleFunc("PUT /v1/clients/{name}", a.endpoint(a.putClient))
@@ -58,6 +59,10 @@ func (q *scheduler) handler(client string) http.Handler {
 		}
 		if strings.HasPrefix(r.URL.Path, objectsPath) {
 			a.endpoint(a.object)(w, r)
+			return
+		}
+		if strings.HasPrefix(r.URL.Path, modulesPath) {
+			a.endpoint(a.module)(w, r)
 			return
 		}
 		mux.ServeHTTP(w, r)

@@ -48,7 +48,7 @@ func (p *requestParser) parse(text []byte) (*kgraph.Request, signatures, *kgraph
 		}
 	}
 	own := *r
-	own.Buffers, own.Kernels = slices.Clone(r.Buffers), slices.Clone(r.Kernels)
+	own.Modules, own.Buffers, own.Kernels = slices.Clone(r.Modules), slices.Clone(r.Buffers), slices.Clone(r.Kernels)
 	sigs := signatures{}
 	for i := range r.Modules {
 		if text := r.Modules[i].PTX; text != "" {

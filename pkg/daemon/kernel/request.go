@@ -12,8 +12,9 @@ type request struct {
 	id      string
 	client  *client
 	graph   *kgraph.Request
-	run     *asyncRun    // nil unless the request is asynchronous
-	memory  *reservation // released when the request has finished
+	run     *asyncRun       // nil unless the request is asynchronous
+	modules []*storedModule // of the client, which the request uses
+	memory  *reservation    // released when the request has finished
 	arrived time.Time
 
 	// Guarded by the daemon's lock.

@@ -111,11 +111,11 @@ func (x *runner) blame(p *plan, o *job.Outcome, err error) (answer *kgraph.Probl
 		if o.Code == job.CodeOutOfMemory {
 			code = kgraph.TooLarge
 		}
-		where := "/modules/" + kgraph.Pointer(module.Name)
+		where := "/modules/" + kgraph.Pointer(module.Name) + "/" + module.Source()
 		if module.Binary != "" {
-			return problem(code, where+"/binary", "the driver does not load the code: %s", o.Text), false
+			return problem(code, where, "the driver does not load the code: %s", o.Text), false
 		}
-		return problem(code, where+"/ptx", "the PTX does not compile: %s", o.Text), false
+		return problem(code, where, "the PTX does not compile: %s", o.Text), false
 	case job.Alloc:
 		if o.Code == job.CodeOutOfMemory {
 			p.r.squeeze = true

@@ -56,7 +56,7 @@ func (q *scheduler) client(name string) (*client, *kgraph.Problem) {
 			return nil, problem(CodeInternal, "", "%v", err)
 		}
 	}
-	c := &client{name: name, number: q.numbers.Of(name), dom: dom, objects: map[string]*object{}, deps: dependencies{}, runs: map[string]*asyncRun{}, lastUsed: q.now()}
+	c := &client{name: name, number: q.numbers.Of(name), dom: dom, objects: map[string]*object{}, deps: dependencies{}, runs: map[string]*asyncRun{}, modules: map[string]*storedModule{}, lastUsed: q.now()}
 	q.clients[name] = c
 	q.applyWeight(c, 1)
 	return c, nil
@@ -178,7 +178,10 @@ func (q *scheduler) accept(r *request, name string, sigs signatures) *kgraph.Pro
 		c.busy++
 		return problem(CodeBusy, "", "%d requests of %s are already waiting, which is the limit", c.waiting, c.name)
 	}
-	p := c.missingResult(r.graph)
+	p := c.resolveModules(r, sigs)
+	if p == nil {
+		p = c.missingResult(r.graph)
+	}
 	if p == nil {
 		p = q.check(r.graph, c, sigs)
 	}
@@ -199,6 +202,9 @@ func (q *scheduler) accept(r *request, name string, sigs signatures) *kgraph.Pro
 		return p
 	}
 	r.memory.retain()
+	for _, m := range r.modules {
+		m.users++
+	}
 	q.lastRun++
 	r.id, r.client = "r-"+strconv.FormatUint(q.lastRun, 10), c
 	if r.run != nil {
@@ -281,6 +287,7 @@ func (q *scheduler) withdraw(r *request) bool {
 // depended on it, and ends those of them that were withdrawn or read a result that does not exist. The caller holds the lock.
 func (q *scheduler) removeRequest(r *request) (events []queue.Event) {
 	r.memory.release()
+	q.releaseModules(r)
 	r.client.pending--
 	if r.finished = true; r.dev == nil {
 		r.client.waiting--

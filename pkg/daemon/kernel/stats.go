@@ -60,8 +60,9 @@ type ClientStats struct {
 	Client       string  `json:"client"`
 	Weight       float64 `json:"weight"`
 	Objects      int     `json:"objects"`
-	Bytes        int64   `json:"bytes"` // charged to HostStats.Used
-	Runs         int     `json:"runs"`  // asynchronous runs, finished ones included
+	Bytes        int64   `json:"bytes"`   // charged to HostStats.Used
+	Modules      int     `json:"modules"` // stored under a name
+	Runs         int     `json:"runs"`    // asynchronous runs, finished ones included
 	Waiting      int     `json:"waiting"`
 	Running      int     `json:"running"`
 	Completed    int     `json:"done"`
@@ -111,7 +112,7 @@ func (q *scheduler) status(only string) Stats {
 		if only != "" && c.name != only {
 			continue
 		}
-		st := ClientStats{Client: c.name, Weight: c.weight, Objects: len(c.objects), Bytes: c.bytes, Runs: len(c.runs), Waiting: c.waiting, Running: running[c.number],
+		st := ClientStats{Client: c.name, Weight: c.weight, Objects: len(c.objects), Bytes: c.bytes, Modules: len(c.modules), Runs: len(c.runs), Waiting: c.waiting, Running: running[c.number],
 			RequestBytes: byClient[c.name], Completed: c.completed, Failed: c.failed, Busy: c.busy, RanMS: ms(c.ran), GPUMS: ms(c.gpuTime), Phases: c.phases.encode(), QueueReason: reasons[c.number], DispatchReason: c.lastReason.Full()}
 		if st.QueueReason.IsZero() && c.waiting > 0 {
 			st.QueueReason = reason.New(waitingForOwn)
