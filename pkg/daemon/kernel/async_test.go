@@ -318,3 +318,26 @@ func TestAsyncLimits(t *testing.T) {
 	}
 	d.refused("", sum(short.Results["c"], "x", "z", 4, ""), "not-found", "/buffers/a/key")
 }
+
+// A daemon that replaces another one refuses references to results of the other, although its runs have the same numbers.
+func TestAsyncRestart(t *testing.T) {
+	m := newExecutorPool(t, "")
+	var before kernel.RunStatus
+	for range 2 {
+		d := serve(t, m, nil)
+		d.putObject("", "x", ramp(4, 1))
+		if before.ID != "" {
+			d.refused("", sum(before.Results["c"], "x", "z", 4, ""), "not-found", "/buffers/a/key")
+		}
+		now := d.submit("", result("x", "x", 4, ""))
+		d.wait("", now.ID)
+		if number := strings.LastIndex(now.ID, "-"); before.ID != "" && (before.ID[:number] != now.ID[:number] || before.ID == now.ID) {
+			t.Errorf("IDs of the first runs of two daemons: got %s and %s, want the same number and different suffixes", before.ID, now.ID)
+		}
+		if before.ID != "" {
+			d.refused("", sum(before.Results["c"], "x", "z", 4, ""), "not-found", "/buffers/a/key")
+		}
+		before = now
+		d.stop()
+	}
+}
