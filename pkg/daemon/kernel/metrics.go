@@ -14,6 +14,7 @@ type metrics struct {
 	queue    prometheus.Histogram
 	total    prometheus.Histogram
 	phases   *prometheus.HistogramVec
+	byPhase  [len(phaseNames)]prometheus.Observer // the histograms of phases
 	bytesUp  prometheus.Counter
 }
 
@@ -21,13 +22,17 @@ func newMetrics() *metrics {
 	options := func(name, help string) prometheus.HistogramOpts {
 		return prometheus.HistogramOpts{Name: "gfaas_kernel_" + name, Help: help, Buckets: prometheus.ExponentialBuckets(1e-5, 4, 12)}
 	}
-	return &metrics{
+	m := &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "gfaas_kernel_requests_total", Help: "Finished requests, by result."}, []string{"code"}),
 		queue:    prometheus.NewHistogram(options("queue_seconds", "Time from the arrival of a request to its start.")),
 		total:    prometheus.NewHistogram(options("request_seconds", "Time from the arrival of a request to its end.")),
 		phases:   prometheus.NewHistogramVec(options("phase_seconds", "Time of completed requests by phase: queue, link, copy-in, run, copy-out."), []string{"phase"}),
 		bytesUp:  prometheus.NewCounter(prometheus.CounterOpts{Name: "gfaas_kernel_uploaded_bytes_total", Help: "Bytes copied to GPUs."}),
 	}
+	for i, name := range phaseNames {
+		m.byPhase[i] = m.phases.WithLabelValues(name)
+	}
+	return m
 }
 
 // observe records a request that ran. The caller holds the lock.
@@ -41,7 +46,7 @@ func (m *metrics) observe(r *request, p *kgraph.Problem) {
 	m.total.Observe(r.answer.TotalMS / 1e3)
 	if p == nil {
 		for i, d := range r.phases.list() {
-			m.phases.WithLabelValues(phaseNames[i]).Observe(d.Seconds())
+			m.byPhase[i].Observe(d.Seconds())
 		}
 	}
 	m.bytesUp.Add(float64(r.answer.Cache.BytesUp))

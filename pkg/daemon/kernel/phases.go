@@ -1,8 +1,7 @@
 package kernel
 
 import (
-	"fmt"
-	"strings"
+	"strconv"
 	"time"
 )
 
@@ -11,10 +10,10 @@ import (
 type phases struct{ queue, link, copyIn, run, copyOut time.Duration }
 
 // phaseNames are the names of the phases, in the order of phases.list.
-var phaseNames = []string{"queue", "link", "copy-in", "run", "copy-out"}
+var phaseNames = [...]string{"queue", "link", "copy-in", "run", "copy-out"}
 
-func (p *phases) list() []time.Duration {
-	return []time.Duration{p.queue, p.link, p.copyIn, p.run, p.copyOut}
+func (p *phases) list() [len(phaseNames)]time.Duration {
+	return [...]time.Duration{p.queue, p.link, p.copyIn, p.run, p.copyOut}
 }
 
 // add adds the times of another request.
@@ -41,11 +40,11 @@ func (p *phases) encode() Phases {
 
 // serverTiming returns the phases and the total as the value of the HTTP header Server-Timing.
 func (a *Answer) serverTiming() string {
-	p := a.Phases
-	var text strings.Builder
-	for i, v := range []float64{p.QueueMS, p.LinkMS, p.CopyInMS, p.RunMS, p.CopyOutMS} {
-		fmt.Fprintf(&text, "%s;dur=%.3f, ", phaseNames[i], v)
+	const usual = 128 // bytes
+	p, text := &a.Phases, make([]byte, 0, usual)
+	for i, v := range [...]float64{p.QueueMS, p.LinkMS, p.CopyInMS, p.RunMS, p.CopyOutMS} {
+		text = append(append(text, phaseNames[i]...), ";dur="...)
+		text = append(strconv.AppendFloat(text, v, 'f', 3, 64), ", "...)
 	}
-	fmt.Fprintf(&text, "total;dur=%.3f", a.TotalMS)
-	return text.String()
+	return string(strconv.AppendFloat(append(text, "total;dur="...), a.TotalMS, 'f', 3, 64))
 }
