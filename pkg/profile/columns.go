@@ -9,7 +9,7 @@ import (
 )
 
 // columns are the columns of a profile, in the order in which it is written.
-var columns = slices.Concat(basicColumns, goodputColumns, instanceColumns)
+var columns = slices.Concat(basicColumns, goodputColumns, instanceColumns, limitColumns)
 
 // basicColumns are the columns of every profile.
 var basicColumns = []csvfile.Column[Row]{
@@ -73,6 +73,12 @@ func instances() csvfile.Column[Row] {
 	return c
 }
 
+// limitColumns are the columns of limits.
+var limitColumns = []csvfile.Column[Row]{
+	number("sm_limit_pct", optional, csvfile.Percent, func(r *Row) *float64 { return &r.SMLimitPct }),
+	number("quota_limit", optional, csvfile.Fraction, func(r *Row) *float64 { return &r.QuotaLimit }),
+}
+
 // isTrial reports whether a row is from a trial. In other rows, a count of 0 means unknown.
 func isTrial(r *Row) bool { return r.TrialS > 0 }
 
@@ -83,6 +89,8 @@ type Form struct {
 	Goodput bool
 	// Instances adds the column with the number of instances.
 	Instances bool
+	// Limits adds the columns of the limits.
+	Limits bool
 }
 
 // FormOf returns the form with the columns that the rows need.
@@ -92,18 +100,19 @@ func FormOf(rows []Row) Form {
 			return r.GoodputKnown || r.SLOMS > 0 || r.GoodputCIRPS > 0 || r.IdleP95MS > 0
 		}),
 		Instances: slices.ContainsFunc(rows, func(r Row) bool { return r.Together() > 1 }),
+		Limits:    slices.ContainsFunc(rows, func(r Row) bool { return r.SMLimitPct > 0 || r.QuotaLimit > 0 }),
 	}
 }
 
 // Whole is the form with all columns.
-var Whole = Form{Goodput: true, Instances: true}
+var Whole = Form{Goodput: true, Instances: true, Limits: true}
 
 // With returns the form with the columns of f and those that a file with the header needs.
 func (f Form) With(header []string) Form {
 	has := func(columns []csvfile.Column[Row]) bool {
 		return slices.ContainsFunc(columns, func(c csvfile.Column[Row]) bool { return slices.Contains(header, c.Name) })
 	}
-	return Form{Goodput: f.Goodput || has(goodputColumns), Instances: f.Instances || has(instanceColumns)}
+	return Form{Goodput: f.Goodput || has(goodputColumns), Instances: f.Instances || has(instanceColumns), Limits: f.Limits || has(limitColumns)}
 }
 
 func (f Form) columns() []csvfile.Column[Row] {
@@ -113,6 +122,9 @@ func (f Form) columns() []csvfile.Column[Row] {
 	}
 	if f.Instances {
 		out = append(out, instanceColumns...)
+	}
+	if f.Limits {
+		out = append(out, limitColumns...)
 	}
 	return out
 }

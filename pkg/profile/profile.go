@@ -64,6 +64,11 @@ type Row struct {
 	// 0 means 1. The rates are sums over them, and the latencies are those of the requests to all of them.
 	Instances int
 
+	// SMLimitPct and QuotaLimit are the most that an instance in this configuration may use while the GPU has room:
+	// Dilu's limit (section 3.2), of which SMPct and Quota are the request. 0 means not stated. See Limits.
+	SMLimitPct float64
+	QuotaLimit float64
+
 	Line int // line in the input file
 }
 
@@ -119,11 +124,23 @@ func ReadAll(r io.Reader, name string) ([]Row, error) {
 			return nil, &textfile.Fault{File: name, Line: r.Line, Where: "slo_ms",
 				What: "empty, expected the objective of the goodput in goodput_rps"}
 		}
+		if r.SMLimitPct > 0 && r.SMLimitPct < r.SMPct {
+			return nil, r.belowRequest(name, "sm_limit_pct", r.SMLimitPct, "sm_pct", r.SMPct)
+		}
+		if r.QuotaLimit > 0 && r.QuotaLimit < r.Quota {
+			return nil, r.belowRequest(name, "quota_limit", r.QuotaLimit, "quota", r.Quota)
+		}
 	}
 	if err := csvfile.Unique(rows, name, "function", key); err != nil {
 		return nil, err
 	}
 	return rows, nil
+}
+
+// belowRequest returns the fault of a limit that is below its request.
+func (r Row) belowRequest(file, column string, limit float64, of string, request float64) error {
+	return &textfile.Fault{File: file, Line: r.Line, Where: column, What: fmt.Sprintf("%s is below the request, expected at least %s, the %s of the row",
+		csvfile.Format(limit), csvfile.Format(request), of)}
 }
 
 // key identifies a configuration within a file. The same configuration may be measured on

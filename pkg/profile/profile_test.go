@@ -44,6 +44,10 @@ func TestReadFaults(t *testing.T) {
 		"batch too large":     {head + "a,1,1,9999999,1,1\n", "p.csv:2: batch: "},
 		"negative throughput": {head + "a,1,1,1,-1,1\n", "p.csv:2: throughput_rps: "},
 		"no latency":          {head + "a,1,1,1,1,0\n", "p.csv:2: p95_ms: 0, expected more than 0 because throughput_rps is above 0"},
+		"SM limit below":      {"function,sm_pct,quota,throughput_rps,p95_ms,sm_limit_pct\na,30,1,1,1,60\na,40,1,1,1,30\n", "p.csv:3: sm_limit_pct: 30 is below the request, expected at least 40, the sm_pct of the row"},
+		"quota limit below":   {"function,sm_pct,quota,throughput_rps,p95_ms,quota_limit\na,30,0.5,1,1,0.4\n", "p.csv:2: quota_limit: 0.4 is below the request, expected at least 0.5, the quota of the row"},
+		"quota limit above 1": {"function,sm_pct,quota,throughput_rps,p95_ms,quota_limit\na,30,0.5,1,1,2\n", `p.csv:2: quota_limit: "2" is out of range`},
+		"SM limit 0":          {"function,sm_pct,quota,throughput_rps,p95_ms,sm_limit_pct\na,30,1,1,1,0\n", `p.csv:2: sm_limit_pct: "0" is out of range`},
 		"no column":           {"function,sm_pct,quota,throughput_rps\n", "p.csv:1: p95_ms: the header has no such column"},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -55,6 +59,35 @@ func TestReadFaults(t *testing.T) {
 	}
 }
 
+// TestLimits checks that a row has the limits that it states: an empty cell is the request if the row states the other
+// limit, and no limit otherwise.
+func TestLimits(t *testing.T) {
+	rows, err := Read(strings.NewReader("function,sm_pct,quota,throughput_rps,p95_ms,quota_limit,sm_limit_pct\n"+
+		"a,20,0.4,1,1,0.8,50\na,30,0.4,1,1,0.8,\na,40,0.4,1,1,,80\na,50,0.4,1,1,,\n"), "p.csv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []struct {
+		sm, quota float64
+		stated    bool
+	}{{50, 0.8, true}, {30, 0.8, true}, {80, 0.4, true}, {50, 0.4, false}} {
+		if sm, quota, stated := rows[i].Limits(); sm != want.sm || quota != want.quota || stated != want.stated {
+			t.Errorf("limits of row %d: got %v, %v, %v, want %+v", i, sm, quota, stated, want)
+		}
+	}
+	var text bytes.Buffer
+	if err := Write(&text, rows); err != nil {
+		t.Fatal(err)
+	}
+	again, err := Read(&text, "p.csv")
+	if err != nil || !reflect.DeepEqual(again, rows) {
+		t.Errorf("written and read again: got %+v, %v, want %+v", again, err, rows)
+	}
+	if header := FormOf(rows[3:]).Header(); reflect.DeepEqual(header, Whole.Header()) || len(header) != len(basicColumns) {
+		t.Errorf("header without limits: got %v, want only the columns of every profile", header)
+	}
+}
+
 func TestThroughputMayBeZero(t *testing.T) {
 	if _, err := Read(strings.NewReader("function,sm_pct,quota,throughput_rps,p95_ms,errors\na,1,1,0,0,12\n"), "p.csv"); err != nil {
 		t.Errorf("a row with a throughput of 0: got error %v, want none", err)
@@ -62,7 +95,7 @@ func TestThroughputMayBeZero(t *testing.T) {
 }
 
 func TestRecordFollowsHeader(t *testing.T) {
-	for _, form := range []Form{{}, Whole} {
+	for _, form := range []Form{{}, {Limits: true}, Whole} {
 		if got, want := len(form.Record(Row{})), len(form.Header()); got != want {
 			t.Errorf("fields of a record: got %d, want %d, one for each column", got, want)
 		}

@@ -39,7 +39,9 @@ type jsonRow struct {
 	SLOMS        float64  `json:"slo_ms,omitempty"`
 	IdleP95MS    float64  `json:"idle_p95_ms,omitempty"`
 
-	Instances int `json:"instances,omitempty"`
+	Instances  int     `json:"instances,omitempty"`
+	SMLimitPct float64 `json:"sm_limit_pct,omitempty"`
+	QuotaLimit float64 `json:"quota_limit,omitempty"`
 }
 
 // printRows prints rows under -o json or -o table.
@@ -54,7 +56,8 @@ func printRows(env *cli.Env, rows []profile.Row) error {
 			GPUUtilPct: r.GPUUtilPct, SMOccupancyPct: r.SMOccupancyPct, PowerW: r.PowerW,
 			ThroughputCIRPS: r.ThroughputCIRPS, P95CIMS: r.P95CIMS, Unstable: r.Unstable,
 			GoodputCIRPS: r.GoodputCIRPS, SLOMS: r.SLOMS, IdleP95MS: r.IdleP95MS,
-			Instances: r.Instances,
+			Instances:  r.Instances,
+			SMLimitPct: r.SMLimitPct, QuotaLimit: r.QuotaLimit,
 		}
 		if r.GoodputKnown {
 			list[i].GoodputRPS = &rows[i].GoodputRPS
