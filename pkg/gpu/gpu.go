@@ -117,9 +117,11 @@ func (b *Bytes) UnmarshalText(text []byte) (err error) {
 func (b Bytes) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
 
 // Slice is the part of one GPU that an instance may use: a rectangle of streaming multiprocessors ×
-// time, and memory (FaST-GShare, section 3.3).
+// time, and memory (FaST-GShare, section 3.3). Both sides of the rectangle have a request and a limit
+// (Dilu, section 3.2).
 type Slice struct {
 	SMPct        float64 // share of the streaming multiprocessors, in percent: (0, 100]
+	SMLimitPct   float64 `json:",omitempty"` // largest share, in percent: [SMPct, 100]; 0: SMPct
 	QuotaRequest float64 // guaranteed fraction of each window: (0, 1]
 	QuotaLimit   float64 // largest fraction of each window that the instance may use: [QuotaRequest, 1]
 	Mem          Bytes   // limit on GPU memory; 0: no limit
@@ -130,6 +132,10 @@ func (s Slice) Validate() error {
 	switch {
 	case !(s.SMPct > 0 && s.SMPct <= 100):
 		return fmt.Errorf("SM share %v is out of range: expected more than 0 and at most 100 percent", s.SMPct)
+	case !(s.SMLimitPct >= 0 && s.SMLimitPct <= 100):
+		return fmt.Errorf("SM limit %v is out of range: expected more than 0 and at most 100 percent", s.SMLimitPct)
+	case s.SMLimitPct != 0 && s.SMLimitPct < s.SMPct:
+		return fmt.Errorf("SM limit %v is below the request %v", s.SMLimitPct, s.SMPct)
 	case !(s.QuotaRequest > 0 && s.QuotaRequest <= 1):
 		return fmt.Errorf("quota %v is out of range: expected more than 0 and at most 1", s.QuotaRequest)
 	case !(s.QuotaLimit > 0 && s.QuotaLimit <= 1):
@@ -141,6 +147,10 @@ func (s Slice) Validate() error {
 	}
 	return nil
 }
+
+// LargestSMPct returns the SM share with which the processes of the instance start. MPS cannot change
+// the share of a running process, so it is the limit.
+func (s Slice) LargestSMPct() float64 { return max(s.SMPct, s.SMLimitPct) }
 
 // Turn is the part of each window that belongs to one instance, as fractions of the window: from From
 // (inclusive) to To.

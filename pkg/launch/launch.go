@@ -13,6 +13,7 @@
 package launch
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -217,7 +218,9 @@ func (l *Launcher) Start(ctx context.Context, fn function.Function, p instance.P
 		}
 	}
 	r.Runtime = rt.Name()
-	r.Handle, err = rt.Start(ctx, l.spec(fn, p, secret, answer.MPSPipeDir, folder))
+	started := p
+	started.Slice.SMPct = cmp.Or(answer.SMPct, p.Slice.SMPct)
+	r.Handle, err = rt.Start(ctx, l.spec(fn, started, secret, answer.MPSPipeDir, folder))
 	if err != nil {
 		r.Handle = instance.Handle{}
 		return r, l.undo(ctx, rt, r, err)
@@ -284,9 +287,7 @@ func newRegistration(fn function.Function, p instance.Placement, secret string) 
 	}
 	all := make([]wire.Allocation, len(p.GPUs))
 	for n, name := range p.GPUs {
-		all[n] = wire.Allocation{
-			GPU: name, SMPct: p.Slice.SMPct, QuotaRequest: p.Slice.QuotaRequest, QuotaLimit: p.Slice.QuotaLimit, MemLimit: p.Slice.Mem,
-		}
+		all[n] = wire.AllocationOf(name, p.Slice)
 		if p.Turns != nil {
 			all[n].Turns = p.Turns[n]
 		}

@@ -65,6 +65,7 @@ type fakeTokens struct {
 	abandoned      []wire.Registration // registrations whose client had given up
 	refuse         error
 	beforeRegister func() // called before a registration takes place
+	smPct          float64
 }
 
 func (d *fakeTokens) Registrations(context.Context) (all []wire.Registration, err error) {
@@ -95,7 +96,7 @@ func (d *fakeTokens) Register(ctx context.Context, r wire.Registration) (wire.Re
 		return wire.Registered{}, fmt.Errorf("%s is registered already", r.Instance)
 	}
 	d.registered[r.Instance] = r
-	return wire.Registered{MPSPipeDir: "/pipes"}, nil
+	return wire.Registered{MPSPipeDir: "/pipes", SMPct: d.smPct}, nil
 }
 
 func (d *fakeTokens) Change(_ context.Context, id string, c wire.Change) (err error) {
@@ -244,6 +245,28 @@ func TestSeats(t *testing.T) {
 		t.Error(err)
 	}
 	b.empty(t)
+}
+
+// TestStartsWithTheShareOfTheDaemon checks that processes start with the SM share that the token daemon returns. An older
+// daemon returns none.
+func TestStartsWithTheShareOfTheDaemon(t *testing.T) {
+	for _, c := range []struct{ answer, want float64 }{{48, 48}, {24, 24}, {0, 24}} {
+		b := newBench(t, time.Minute)
+		b.tokens.smPct = c.answer
+		var got instance.Spec
+		b.process.FailStart = func(s instance.Spec) error { got = s; return errors.New("not now") }
+		limited := place
+		limited.Slice.SMLimitPct = 48
+		var registered wire.Allocation
+		b.tokens.beforeRegister = func() { registered = newRegistration(serve, limited, "").Allocation }
+		if _, err := b.Start(t.Context(), serve, limited); err == nil {
+			t.Fatal("start although the runtime refuses it: got no error, want one")
+		}
+		if got.Slice.SMPct != c.want || registered.SMPct != 24 || registered.SMLimitPct != 48 {
+			t.Errorf("answer %v: got a start with %v%% and the registration %+v, want %v%% and a share of 24%% with limit 48%%", c.answer, got.Slice.SMPct, registered, c.want)
+		}
+		b.empty(t)
+	}
 }
 
 func TestSpec(t *testing.T) {

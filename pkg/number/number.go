@@ -70,3 +70,11 @@ func Count(n int, noun string) string {
 	}
 	return strconv.Itoa(n) + " " + noun
 }
+
+// Range formats a request and its limit: "0.3:0.8", or "0.3" if the limit is not above the request.
+func Range(request, limit float64) string {
+	if limit > request {
+		return Short(request) + ":" + Short(limit)
+	}
+	return Short(request)
+}

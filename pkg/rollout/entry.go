@@ -24,6 +24,7 @@ type Entry struct {
 	PID          int     `json:"pid,omitempty"` // of a job's owner
 	Container    string  `json:"container,omitempty"`
 	SMPct        float64 `json:"sm_pct"`
+	SMLimitPct   float64 `json:"sm_limit_pct,omitempty"`
 	QuotaRequest float64 `json:"quota_request"`
 	QuotaLimit   float64 `json:"quota_limit"`
 	MemLimitMiB  float64 `json:"mem_limit_mib"` // 0: no limit
@@ -94,7 +95,7 @@ func newEntry(r instance.Record, state string) Entry {
 	e := Entry{
 		ID: r.ID, Function: r.Function, Runtime: r.Runtime, GPU: strings.Join(r.GPUs, ","),
 		PID: r.Handle.PID, Container: r.Handle.Container,
-		SMPct: r.Slice.SMPct, QuotaRequest: r.Slice.QuotaRequest, QuotaLimit: r.Slice.QuotaLimit,
+		SMPct: r.Slice.SMPct, SMLimitPct: r.Slice.SMLimitPct, QuotaRequest: r.Slice.QuotaRequest, QuotaLimit: r.Slice.QuotaLimit,
 		MemLimitMiB: r.Slice.Mem.MiB(), Address: r.Handle.Address, State: state, Restarts: r.Restarts,
 	}
 	if !r.Handle.Started.IsZero() {

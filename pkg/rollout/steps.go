@@ -135,8 +135,8 @@ func (o observed) compare(a Assignment) (action, reason string) {
 		return ActionReplace, fmt.Sprintf("it runs as a %s", is.Runtime)
 	case !slices.Equal(is.GPUs, want.GPUs):
 		return ActionReplace, fmt.Sprintf("it is on GPU %s", strings.Join(is.GPUs, ","))
-	case is.Slice.SMPct != want.Slice.SMPct:
-		return ActionReplace, fmt.Sprintf("it has %s%% of the SMs, not %s%%", number.Plain(is.Slice.SMPct), number.Plain(want.Slice.SMPct))
+	case smText(is.Slice) != smText(want.Slice):
+		return ActionReplace, fmt.Sprintf("it has %s of the SMs, not %s", smText(is.Slice), smText(want.Slice))
 	case is.Definition != "" && want.Definition != "" && is.Definition != want.Definition:
 		return ActionReplace, "its function has changed"
 	case o.registered == nil:
@@ -179,6 +179,14 @@ func (o observed) changes(a Assignment) string {
 	}
 	slices.Sort(out)
 	return strings.Join(slices.Compact(out), "; ")
+}
+
+// smText formats the SM share of a slice: "24%", or "24:48%" with a limit.
+func smText(s gpu.Slice) string {
+	if limit := s.LargestSMPct(); limit > s.SMPct {
+		return number.Plain(s.SMPct) + ":" + number.Plain(limit) + "%"
+	}
+	return number.Plain(s.SMPct) + "%"
 }
 
 func limitText(b gpu.Bytes) string {

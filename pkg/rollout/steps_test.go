@@ -40,6 +40,8 @@ func TestReconcile(t *testing.T) {
 		"unregistered": {func() []observed { o := matching(); o.registered = nil; return []observed{o} }, "replace f-0: it is not registered with the token daemon"},
 		"other quota": {func() []observed { o := matching(); o.registered.QuotaLimit = 0.5; return []observed{o} },
 			"change f-0: its quota is 0.5:0.5, not 0.5:1"},
+		"no SM limit": {func() []observed { o := matching(); o.record.Slice.SMLimitPct = 100; return []observed{o} },
+			"replace f-0: it has 50:100% of the SMs, not 50%"},
 		"silent runtime":   {func() []observed { o := matching(); o.state = StateUnknown; return []observed{o} }, "!does not answer"},
 		"the gateway's":    {func() []observed { o := matching(); o.record.Owner = instance.Gateway; return []observed{o} }, "!the gateway has already started"},
 		"a running job":    {func() []observed { return []observed{job(instance.Running, "x")} }, "keep f-0: "},

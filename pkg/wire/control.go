@@ -48,6 +48,7 @@ type Job struct {
 type Allocation struct {
 	GPU          string     `json:"gpu"` // "0", "1", … or "sim", "sim:1", …
 	SMPct        float64    `json:"sm_pct"`
+	SMLimitPct   float64    `json:"sm_limit_pct,omitempty"` // largest SM share; 0: sm_pct
 	QuotaRequest float64    `json:"quota_request"`
 	QuotaLimit   float64    `json:"quota_limit"`
 	MemLimit     gpu.Bytes  `json:"mem_limit"`       // 0: no limit
@@ -56,7 +57,12 @@ type Allocation struct {
 
 // Slice returns the allocation as a gpu.Slice.
 func (a Allocation) Slice() gpu.Slice {
-	return gpu.Slice{SMPct: a.SMPct, QuotaRequest: a.QuotaRequest, QuotaLimit: a.QuotaLimit, Mem: a.MemLimit}
+	return gpu.Slice{SMPct: a.SMPct, SMLimitPct: a.SMLimitPct, QuotaRequest: a.QuotaRequest, QuotaLimit: a.QuotaLimit, Mem: a.MemLimit}
+}
+
+// AllocationOf returns the allocation of a slice of a GPU, without turns.
+func AllocationOf(name string, s gpu.Slice) Allocation {
+	return Allocation{GPU: name, SMPct: s.SMPct, SMLimitPct: s.SMLimitPct, QuotaRequest: s.QuotaRequest, QuotaLimit: s.QuotaLimit, MemLimit: s.Mem}
 }
 
 // Device returns the canonical name of the GPU: "sim" for "sim:0".
@@ -91,6 +97,18 @@ func (r *Registration) SetAllocations(all []Allocation) {
 	if len(r.More) == 0 {
 		r.More = nil
 	}
+}
+
+// DropSMLimits replaces the SM limits by the requests. It reports whether there was a limit above its
+// request.
+func (r *Registration) DropSMLimits() (dropped bool) {
+	all := r.Allocations()
+	for i := range all {
+		dropped = dropped || all[i].SMLimitPct > all[i].SMPct
+		all[i].SMLimitPct = 0
+	}
+	r.SetAllocations(all)
+	return dropped
 }
 
 // maxSLOMS is the largest latency objective, about 30 years. Larger values could overflow in ns.
@@ -180,6 +198,11 @@ type Registered struct {
 	Note       string `json:"note,omitempty"`         // for people: features that the instance does not get, with the reason
 	Warning    string `json:"warning,omitempty"`      // for people: a problem with one of its GPUs, such as another daemon that shares it
 	IdleExit   bool   `json:"idle_exit,omitempty"`    // the daemon exits when idle; only its clients supervise it
+
+	// SMPct is the SM share with which the instance's processes start, in percent. It is the SM limit
+	// of the slice or, if the daemon's policy cannot use a limit, the request. Older daemons return 0,
+	// which stands for the request.
+	SMPct float64 `json:"sm_pct,omitempty"`
 }
 
 // Stored asks the token daemon to count the memory of a model that a process stores in
@@ -227,6 +250,7 @@ type ClientStatus struct {
 	Function     string  `json:"function"`
 	PID          int     `json:"pid"`
 	SMPct        float64 `json:"sm_pct"`
+	SMLimitPct   float64 `json:"sm_limit_pct,omitempty"` // omitted if it equals sm_pct
 	QuotaRequest float64 `json:"quota_request"`
 	QuotaLimit   float64 `json:"quota_limit"`
 	Used         float64 `json:"used"` // fraction of the last full window, 0 to 1

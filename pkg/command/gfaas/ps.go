@@ -167,6 +167,7 @@ func hasFault(e rollout.Entry) bool { return e.Fault != "" }
 func psRecords(entries []rollout.Entry) [][]string {
 	faulted := slices.ContainsFunc(entries, hasFault)
 	ended := slices.ContainsFunc(entries, func(e rollout.Entry) bool { return e.ExitCode != nil })
+	limited := slices.ContainsFunc(entries, func(e rollout.Entry) bool { return e.SMLimitPct > 0 })
 	return cli.Rows(entries, func(e rollout.Entry) []cli.Cell {
 		cells := []cli.Cell{{"id", e.ID}, {"function", e.Function}, {"runtime", e.Runtime}, {"gpu", e.GPU}, {"pid", pidText(e.PID)},
 			{"container", e.Container}, {"sm_pct", number.Plain(e.SMPct)}, {"quota_request", number.Plain(e.QuotaRequest)},
@@ -177,6 +178,9 @@ func psRecords(entries []rollout.Entry) [][]string {
 		}
 		if ended {
 			cells = append(cells, cli.Cell{"exit_code", exitText(e.ExitCode)})
+		}
+		if limited {
+			cells = append(cells, cli.Cell{"sm_limit_pct", number.Plain(max(e.SMPct, e.SMLimitPct))})
 		}
 		return cells
 	})
@@ -204,7 +208,7 @@ func psRows(entries []rollout.Entry, wide bool, printed map[string]string) [][]s
 	faulted := slices.ContainsFunc(entries, hasFault)
 	explained := slices.ContainsFunc(entries, func(e rollout.Entry) bool { return e.Detail != "" })
 	return cli.Rows(entries, func(e rollout.Entry) []cli.Cell {
-		cells := []cli.Cell{{"ID", e.ID}, {"FUNCTION", e.Function}, {"GPU", e.GPU}, {"SM%", number.Short(e.SMPct)}, {"QUOTA", quotaText(e)},
+		cells := []cli.Cell{{"ID", e.ID}, {"FUNCTION", e.Function}, {"GPU", e.GPU}, {"SM%", number.Range(e.SMPct, e.SMLimitPct)}, {"QUOTA", number.Range(e.QuotaRequest, e.QuotaLimit)},
 			{"MEM", cli.OrDash(e.MemLimitMiB > 0, number.Short(e.MemLimitMiB)+"MiB")}, {"ADDRESS", cmp.Or(e.Address, "-")},
 			{"STATE", e.State}, {"STARTED", age(e.Started)}}
 		if unmanaged {
@@ -228,13 +232,6 @@ func psRows(entries []rollout.Entry, wide bool, printed map[string]string) [][]s
 		}
 		return cells
 	})
-}
-
-func quotaText(e rollout.Entry) string {
-	if e.QuotaLimit == e.QuotaRequest {
-		return number.Short(e.QuotaRequest)
-	}
-	return fmt.Sprintf("%s:%s", number.Short(e.QuotaRequest), number.Short(e.QuotaLimit))
 }
 
 func age(started string) string {

@@ -38,7 +38,7 @@ import (
 
 type runOptions struct {
 	gpu    string
-	sm     float64
+	sm     smShare
 	quota  string
 	mem    gpu.Bytes // 0: no limit
 	name   string
@@ -53,7 +53,7 @@ type runOptions struct {
 }
 
 func newRun(t *tool) *cobra.Command {
-	var o runOptions
+	o := runOptions{sm: smShare{100, 100}}
 	cmd := &cobra.Command{
 		Use:   "run [flags] -- COMMAND…",
 		Short: "Run a command under a slice of a GPU",
@@ -67,12 +67,16 @@ and may use up to the fraction LIMIT while other programs in slices leave the GP
 idle. Without a colon, both are equal: --quota 0.3 is also an upper bound. Both may
 be percentages: 30%:80% is 0.3:0.8.
 
+--sm, too, is REQUEST:LIMIT. Only the policy introspective of the token daemon uses the
+limit: the command then starts with LIMIT percent of the SMs, and is guaranteed the work
+of REQUEST percent. With the policy multi-token, the command gets REQUEST percent.
+
 An allocation beyond --mem fails like an allocation on a full GPU, with
 CUDA_ERROR_OUT_OF_MEMORY. gfaas does not stop the command, which can allocate again
 once it has freed memory.
 
 A latency objective (--slo) has an effect only if the token daemon runs with --policy
-introspective. With this policy, REQUEST and LIMIT are not fractions of time. They are
+introspective. With this policy, REQUEST and LIMIT of --quota are not fractions of time. They are
 fractions of the work that the command would do alone with its SM share. The daemon reserves
 REQUEST for the command. As soon as the kernel launches of the command become so slow
 that it may miss its objective, the daemon raises this to LIMIT. The default policy of
@@ -179,7 +183,7 @@ launch. After 10 s, gfaas run starts the daemon again, and the command continues
 	f.SetInterspersed(false)
 	f.StringVar(&o.gpu, "gpu", "", "GPU: a number, a UUID or its beginning, MIG-UUID, sim, or sim:1 for the second simulated GPU (default: the GPU in CUDA_VISIBLE_DEVICES or 0; sim if there is no NVIDIA driver)")
 	cli.CompleteWords(cmd, "gpu", "sim")
-	f.Float64Var(&o.sm, "sm", 100, "share of the streaming multiprocessors (SMs), in percent")
+	f.Var(&o.sm, "sm", "guaranteed and maximum share of the streaming multiprocessors (SMs), in percent, as `REQUEST[:LIMIT]`, like 24:48")
 	f.StringVar(&o.quota, "quota", "1", "guaranteed and maximum fraction of each time window, as `REQUEST[:LIMIT]`, like 0.3:0.8 or 30%:80%")
 	cli.Memory(f, &o.mem, "mem", "limit on GPU memory, as a `size` like 1GiB; allocations beyond it fail (default no limit)")
 	f.DurationVar(&o.slo, "slo", 0, "latency objective, like 69ms, for the policy introspective of gfaas-tokend (default no objective)")
@@ -302,7 +306,7 @@ func (o *runOptions) run(ctx context.Context, t *tool, command []string) error {
 		t.env.Notef("warning: %s", answer.Warning)
 	}
 	noteBeyond(t.env, map[string]gpu.Bytes{d.String(): slice.Mem})
-	grant.MPSPipeDir, grant.Mem = answer.MPSPipeDir, slice.Mem
+	grant.MPSPipeDir, grant.Mem, grant.SMPct = answer.MPSPipeDir, slice.Mem, cmp.Or(answer.SMPct, slice.SMPct)
 	result, err := o.toCompletion(ctx, t, func() (int, error) {
 		if container != nil {
 			guest, err := docker.NewGuest(docker.Config{RunDir: t.runDir, Libs: grant.Libs}, grant)
@@ -332,7 +336,10 @@ func onMPS(g preload.Grant, d gpu.Device) bool {
 
 // slice returns the slice that the flags describe, or a usage error for a value out of range.
 func (o *runOptions) slice() (gpu.Slice, error) {
-	s := gpu.Slice{SMPct: o.sm, Mem: o.mem}
+	s := gpu.Slice{SMPct: o.sm.request, Mem: o.mem}
+	if o.sm.limit != o.sm.request {
+		s.SMLimitPct = o.sm.limit
+	}
 	var err error
 	if s.QuotaRequest, s.QuotaLimit, err = parseQuota(o.quota); err != nil {
 		return s, err
@@ -345,6 +352,31 @@ func (o *runOptions) slice() (gpu.Slice, error) {
 	}
 	return s, nil
 }
+
+// smShare is the value of --sm, in percent.
+type smShare struct{ request, limit float64 }
+
+// Set parses REQUEST[:LIMIT]. LIMIT defaults to REQUEST. Set does not check the range, except that a
+// limit of 0, which gpu.Slice takes for none, is an error.
+func (s *smShare) Set(text string) error {
+	request, limit, both := strings.Cut(text, ":")
+	var failed [2]error
+	s.request, failed[0] = strconv.ParseFloat(request, 64)
+	s.limit = s.request
+	if both {
+		s.limit, failed[1] = strconv.ParseFloat(limit, 64)
+	}
+	if failed != [2]error{} || both && s.limit == 0 {
+		return errors.New("expected REQUEST or REQUEST:LIMIT, percentages like 24:48")
+	}
+	return nil
+}
+
+// String returns the value in the form that Set parses.
+func (s *smShare) String() string { return number.Range(s.request, s.limit) }
+
+// Type returns the name of the value for usage messages.
+func (s *smShare) Type() string { return "REQUEST[:LIMIT]" }
 
 // parseQuota parses --quota. It returns a usage error for a quota out of range.
 func parseQuota(text string) (request, limit float64, err error) {
@@ -405,7 +437,7 @@ func (o *runOptions) enter(ctx context.Context, t *tool, g preload.Grant, s gpu.
 		Kind:     kind,
 		Instance: g.Instance, Function: filepath.Base(command), Secret: g.Secret, OwnerPID: os.Getpid(), EndWithOwner: !o.detach, StopUnmanaged: o.stop,
 		SLOMS:      float64(o.slo) / float64(time.Millisecond),
-		Allocation: wire.Allocation{GPU: g.GPU[0], SMPct: s.SMPct, QuotaRequest: s.QuotaRequest, QuotaLimit: s.QuotaLimit, MemLimit: s.Mem},
+		Allocation: wire.AllocationOf(g.GPU[0], s),
 	}, tokend.Events{
 		Unmanaged: func(u wire.Unmanaged) { t.env.Notef("warning: %v", u) },
 		Faulted: func(f wire.InstanceFault) {

@@ -85,7 +85,7 @@ func (s *executorSlices) register(ctx, running context.Context, device string, s
 		Secret: preload.NewSecret(), GPU: []string{device}, SMPct: slice.SMPct, Libs: s.libs}
 	answer, err := s.client.Register(ctx, wire.Registration{
 		Instance: id, Function: "gfaas-kerneld", Secret: grant.Secret, OwnerPID: os.Getpid(),
-		Allocation: wire.Allocation{GPU: device, SMPct: slice.SMPct, QuotaRequest: slice.QuotaRequest, QuotaLimit: slice.QuotaLimit},
+		Allocation: wire.AllocationOf(device, slice),
 	})
 	if err != nil {
 		return err

@@ -174,7 +174,7 @@ func tableRows(s wire.Status, wide bool) [][]string {
 	bypasses := slices.ContainsFunc(all, func(p process) bool { return p.UnmanagedPrograms != "" })
 	return cli.Rows(all, func(p process) []cli.Cell {
 		c := p.ClientStatus
-		cells := []cli.Cell{{"GPU", p.gpu}, {"INSTANCE", c.Instance}, {"PID", pid(c.PID)}, {"SM%", number.Short(c.SMPct)}, {"QUOTA", quota(c)},
+		cells := []cli.Cell{{"GPU", p.gpu}, {"INSTANCE", c.Instance}, {"PID", pid(c.PID)}, {"SM%", number.Range(c.SMPct, c.SMLimitPct)}, {"QUOTA", number.Range(c.QuotaRequest, c.QuotaLimit)},
 			{"USED", fmt.Sprintf("%.3f", c.Used)}, {"STATE", state(c)}, {"MEM", memory(c)}}
 		if !wide {
 			return cells
@@ -212,7 +212,11 @@ func csvRows(s wire.Status) [][]string {
 		if faults {
 			cells = append(cells, cli.Cell{"fault", c.Fault})
 		}
-		return append(cells, cli.Cell{"mem_stored_mib", n(c.MemStoredMiB)})
+		cells = append(cells, cli.Cell{"mem_stored_mib", n(c.MemStoredMiB)})
+		if phases {
+			cells = append(cells, cli.Cell{"sm_limit_pct", n(max(c.SMPct, c.SMLimitPct))})
+		}
+		return cells
 	})
 }
 
@@ -242,13 +246,6 @@ func blocks(c wire.ClientStatus) string {
 		return ""
 	}
 	return strconv.FormatUint(c.BudgetBlocks, 10)
-}
-
-func quota(c wire.ClientStatus) string {
-	if c.QuotaRequest == c.QuotaLimit {
-		return number.Short(c.QuotaRequest)
-	}
-	return number.Short(c.QuotaRequest) + ":" + number.Short(c.QuotaLimit)
 }
 
 func memory(c wire.ClientStatus) string {

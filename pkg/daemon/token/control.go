@@ -10,11 +10,14 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/number"
+	policy "github.com/gfaas/gfaas/pkg/policy/token"
 	"github.com/gfaas/gfaas/pkg/procfs"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
@@ -88,6 +91,7 @@ func (a *api) postInstance(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return statusError{http.StatusBadRequest, err}
 	}
+	limited := a.cfg.Policy != policy.Introspection && inst.reg.DropSMLimits()
 	reg = inst.reg
 	if err := a.registry.register(inst); err != nil {
 		return err
@@ -96,6 +100,11 @@ func (a *api) postInstance(w http.ResponseWriter, r *http.Request) error {
 	if a.cfg.Prepare != nil {
 		answer = a.cfg.Prepare(r.Context(), reg)
 		a.registry.recordPrepared(reg.Instance, answer)
+	}
+	answer.SMPct = reg.Slice().LargestSMPct()
+	if limited {
+		answer.Note = strings.TrimPrefix(answer.Note+"; ", "; ") + fmt.Sprintf("its SM share is %s%%, the request: only gfaas-tokend --policy %s uses the limit",
+			number.Plain(answer.SMPct), policy.Introspection)
 	}
 	answer.IdleExit = a.cfg.ExitWhenIdle > 0
 	return reply(w, answer, nil)

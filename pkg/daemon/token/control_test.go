@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/daemon/token/tokentest"
+	policy "github.com/gfaas/gfaas/pkg/policy/token"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
@@ -54,6 +55,61 @@ func TestReRegisterChangesTheSlice(t *testing.T) {
 	s.register(r)
 	if got := s.status().GPUs[0].Clients[0]; got.SMPct != 30 || got.QuotaLimit != 0.5 || a.MemLimit() != 2<<30 {
 		t.Errorf("after the change: got %+v, memory limit %d in the page; want 30%% of the SMs, a quota limit of 0.5 and %d bytes", got, a.MemLimit(), uint64(2<<30))
+	}
+}
+
+// TestSMLimit checks that an instance starts with the SM share of its limit under the policy introspective, and with
+// that of its request under multi-token, also after the next daemon has restored it with the other policy.
+func TestSMLimit(t *testing.T) {
+	for name, c := range map[string]struct {
+		first, second    string
+		start, limit     float64 // answer to the registration, and the limit in the status
+		noted            bool
+		runningByRequest bool // under the second daemon, two instances run at once
+	}{
+		"introspective, then multi-token": {policy.Introspection, policy.MultiToken, 60, 60, false, false},
+		"multi-token":                     {policy.MultiToken, policy.MultiToken, 30, 0, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			socket := filepath.Join(runDir(t), "token.sock")
+			first := serve(t, Config{Socket: socket, Policy: c.first})
+			for _, id := range []string{"a", "b"} {
+				r := reg(id, share{sm: 30, request: 1, limit: 1})
+				r.SMLimitPct = 60
+				text, err := json.Marshal(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var answer wire.Registered
+				code, body := first.do("POST", "/v1/instances", string(text))
+				if err := json.Unmarshal([]byte(body), &answer); err != nil || code != http.StatusOK || answer.SMPct != c.start || strings.Contains(answer.Note, "the request") != c.noted {
+					t.Errorf("registration: got %d %s, want sm_pct %v and a note: %v", code, body, c.start, c.noted)
+				}
+			}
+			if row := first.row("a"); row.SMPct != 30 || row.SMLimitPct != c.limit {
+				t.Errorf("status: got an SM share of %v%% with limit %v%%, want 30%% with %v%%", row.SMPct, row.SMLimitPct, c.limit)
+			}
+			if err := first.stop(); err != nil {
+				t.Fatal(err)
+			}
+			second := serve(t, Config{Socket: socket, Policy: c.second})
+			a, err := second.dial("a", 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer a.Close()
+			b, err := second.dial("b", 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer b.Close()
+			second.lease(a)
+			if err := b.Request(); err != nil {
+				t.Fatal(err)
+			}
+			want := map[bool]string{true: "running", false: "waiting"}[c.runningByRequest]
+			eventually(t, "b is "+want+" beside a", func() bool { return second.row("b").State == want })
+		})
 	}
 }
 

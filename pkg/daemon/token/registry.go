@@ -297,7 +297,7 @@ func (r *registry) register(inst *instance) (err error) {
 		return statusError{http.StatusConflict, conflict}
 	}
 	for _, s := range reg.Allocations() {
-		r.log.Info("instance registered", "instance", reg.Instance, "gpu", s.GPU, "sm_pct", s.SMPct, "quota_request", s.QuotaRequest,
+		r.log.Info("instance registered", "instance", reg.Instance, "gpu", s.GPU, "sm_pct", s.SMPct, "sm_limit_pct", s.Slice().LargestSMPct(), "quota_request", s.QuotaRequest,
 			"quota_limit", s.QuotaLimit, "mem_limit", int64(s.MemLimit), "turns", len(s.Turns), "owner_pid", reg.OwnerPID)
 	}
 	return nil

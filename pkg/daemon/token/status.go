@@ -80,7 +80,7 @@ func (a *allocation) row(i policy.InstanceStatus) wire.ClientStatus {
 	}
 	return wire.ClientStatus{
 		Instance: a.inst.reg.Instance, Function: a.inst.reg.Function, State: "absent", Why: string(notConnected), Reason: reason.New(notConnected),
-		SMPct: a.SMPct, QuotaRequest: a.QuotaRequest, QuotaLimit: a.QuotaLimit,
+		SMPct: a.SMPct, SMLimitPct: a.SMLimitPct, QuotaRequest: a.QuotaRequest, QuotaLimit: a.QuotaLimit,
 		DebtMS: millis(i.Debt), OwedMS: millis(i.Owed), MemLimitMiB: a.MemLimit.MiB(), MemStoredMiB: a.stored().MiB(), MemRefused: a.endedTotals.memRefused,
 		UnmanagedPrograms: strings.Join(texts, "; "), Fault: a.inst.faultOf(0),
 	}

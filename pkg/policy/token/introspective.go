@@ -20,8 +20,9 @@ import (
 // # Shares
 //
 // In the paper, request and limit are parts of the GPU. A slice of this project is a part of the
-// SMs for a part of the time, so the request is sm_pct/100 × quota_request of the GPU; the limit
-// follows likewise. MaxTokens, the number of blocks that the whole GPU completes for an instance
+// SMs for a part of the time, so the request is sm_pct/100 × quota_request of the GPU, and the limit is
+// sm_limit_pct/100 × quota_limit. The processes start with the SM share of the limit, which cannot change
+// while they run; tokens hold the instance below it. MaxTokens, the number of blocks that the whole GPU completes for an instance
 // in a period, depends on the instance's kernels and is measured (measure.go).
 //
 // # States

@@ -172,6 +172,7 @@ func (s *ledger) addInstance(ev AddInstance) {
 	}
 	i := s.instances[at]
 	i.slice, i.turnFractions = ev.Slice, ev.Turns
+	i.slice.SMPct = ev.Slice.LargestSMPct() // the share with which its processes started
 	i.budget(s.window)
 }
 

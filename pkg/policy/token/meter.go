@@ -28,7 +28,7 @@ func (p phase) String() string {
 // meteredInstance is a registered instance. Shares are fractions of the whole GPU, 0 to 1.
 type meteredInstance struct {
 	id             string
-	sm             float64 // percent
+	sm             float64 // percent, with which its processes started: the limit
 	request, limit float64
 	alone          float64 // share when it runs alone without tokens
 	sensitive      bool
@@ -128,16 +128,16 @@ func (s *meter) addInstance(ev AddInstance) {
 		})
 	}
 	i := s.instances[at]
-	sm := ev.Slice.SMPct / 100
-	alone := sm
+	largest := ev.Slice.LargestSMPct()
+	alone := largest / 100
 	if ev.Unenforced {
 		alone = 1
 	}
 	if i.alone != alone {
 		i.gauge = gauge{}
 	}
-	i.sm, i.alone, i.sensitive = ev.Slice.SMPct, alone, ev.SLO > 0
-	i.request, i.limit = sm*ev.Slice.QuotaRequest, sm*ev.Slice.QuotaLimit
+	i.sm, i.alone, i.sensitive = largest, alone, ev.SLO > 0
+	i.request, i.limit = ev.Slice.SMPct/100*ev.Slice.QuotaRequest, largest/100*ev.Slice.QuotaLimit
 	i.scaledShare = min(max(i.scaledShare, i.request), i.limit)
 	i.issued = i.scaledShare
 	i.training = ev.Training

@@ -139,10 +139,15 @@ func parseEvent(line string) (at time.Duration, ev Event, err error) {
 	return 0, nil, fmt.Errorf("unknown event %q", verb)
 }
 
-// parseInstance parses a slice such as `a sm 50 quota 0.3 0.8 turns 0-0.3`.
+// parseInstance parses a slice such as `a sm 50 quota 0.3 0.8 turns 0-0.3`, or `a sm 25:50 quota 0.3 0.8`
+// with an SM limit.
 func parseInstance(text string) (a AddInstance, err error) {
 	slice, turns, _ := strings.Cut(text, " turns ")
-	if _, err := fmt.Sscanf(slice, "%s sm %g quota %g %g", &a.Instance, &a.Slice.SMPct, &a.Slice.QuotaRequest, &a.Slice.QuotaLimit); err != nil {
+	var sm string
+	if _, err := fmt.Sscanf(slice, "%s sm %s quota %g %g", &a.Instance, &sm, &a.Slice.QuotaRequest, &a.Slice.QuotaLimit); err != nil {
+		return a, err
+	}
+	if n, err := fmt.Sscanf(sm, "%g:%g", &a.Slice.SMPct, &a.Slice.SMLimitPct); n == 0 {
 		return a, err
 	}
 	for turn := range strings.FieldsSeq(turns) {
