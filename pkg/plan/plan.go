@@ -105,6 +105,7 @@ type Instance struct {
 	ID           string   `json:"id"`
 	Function     string   `json:"function"`
 	SMPct        float64  `json:"sm_pct" optional:"yes"`
+	SMLimitPct   float64  `json:"sm_limit_pct,omitempty"` // 0: SMPct
 	QuotaRequest float64  `json:"quota_request" optional:"yes"`
 	QuotaLimit   float64  `json:"quota_limit" optional:"yes"`
 	Batch        int      `json:"batch" optional:"yes"`
@@ -337,6 +338,8 @@ func (in Instance) fault(model string) fault {
 		checkName("id", in.ID),
 		checkName("function", in.Function),
 		checkSize("mem_mib", in.MemMiB),
+		check("sm_limit_pct", in.SMLimitPct == 0 || in.SMLimitPct >= in.SMPct && in.SMLimitPct <= 100,
+			"%v, expected at least the sm_pct of the instance, %v, and at most 100", in.SMLimitPct, in.SMPct),
 		check("batch", in.Batch >= 1, "%d, expected 1 or more", in.Batch),
 		check("x", model != ModelRect || in.X != nil, "the key is missing, expected a fraction for the model rect"),
 		check("y", model != ModelRect || in.Y != nil, "the key is missing, expected a percentage for the model rect"),

@@ -86,6 +86,8 @@ func TestReadFaults(t *testing.T) {
 		"half a corner":   {`"model":"rect",`, `"model":"none",`, "p.json:5: gpus[0].instances[0].x: some instances have x and y"},
 		"no x":            {`"x":0,`, ``, "p.json:4: gpus[0].instances[0].x: the key is missing"},
 		"batch":           {`"batch":1`, `"batch":0`, "p.json:5: gpus[0].instances[0].batch: 0, expected 1 or more"},
+		"SM limit below":  {`"batch":1`, `"sm_limit_pct":11.5,"batch":1`, "p.json:5: gpus[0].instances[0].sm_limit_pct: 11.5, expected at least the sm_pct of the instance, 12, and at most 100"},
+		"SM limit above":  {`"batch":1`, `"sm_limit_pct":101,"batch":1`, "p.json:5: gpus[0].instances[0].sm_limit_pct: 101, expected"},
 		"no id":           {`"id":"resnet-0"`, `"id":""`, "p.json:4: gpus[0].instances[0].id: empty"},
 		"no node":         {`"node":"node0"`, `"node":""`, "p.json:3: gpus[0].node: empty"},
 		"negative index":  {`"index":0`, `"index":-1`, "p.json:3: gpus[0].index: -1"},

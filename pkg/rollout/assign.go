@@ -127,7 +127,7 @@ func slice(fn function.Function, g plan.GPU, in plan.Instance) gpu.Slice {
 			mib += m.MemMiB
 		}
 	}
-	return gpu.Slice{SMPct: in.SMPct, QuotaRequest: in.QuotaRequest, QuotaLimit: in.QuotaLimit, Mem: max(gpu.FromMiB(mib), fn.GPUMem)}
+	return gpu.Slice{SMPct: in.SMPct, SMLimitPct: in.SMLimitPct, QuotaRequest: in.QuotaRequest, QuotaLimit: in.QuotaLimit, Mem: max(gpu.FromMiB(mib), fn.GPUMem)}
 }
 
 func (a Assignment) check() error {
@@ -258,7 +258,8 @@ func slowedByHandOver(p plan.Plan, list []Assignment) (names []string) {
 
 // CheckContainers returns an error if a function has no image, because then no other container engine can
 // start it. It also changes the assignments of functions that share a model: the model daemon does not serve
-// containers of other engines, so each instance loads the weights, and its memory limit includes them.
+// containers of other engines, so each instance loads the weights, and its memory limit includes them. And it
+// removes the SM limits, because the manifest of the containers was written with the SM shares of the requests.
 func CheckContainers(p plan.Plan, list []Assignment) error {
 	var bare []string
 	for i, a := range list {
@@ -269,6 +270,7 @@ func CheckContainers(p plan.Plan, list []Assignment) error {
 			list[i].Function.Model = &function.Model{Name: m.Name, Size: m.Size}
 			list[i].Slice = sliceOf(list[i].Function, p, a.ID)
 		}
+		list[i].Slice.SMLimitPct = 0
 	}
 	if len(bare) > 0 {
 		return failf("give them an image:, or start the plan with gfaas up",

@@ -31,9 +31,11 @@ func TestAssign(t *testing.T) {
 	}
 	shared := onGPU("n", 1, item("wide-0", "wide", 10), item("one-1", "one", 150))
 	at := func(in plan.Instance, x float64) plan.Instance { in.X = &x; return in }
+	limited := item("one-0", "one", 0)
+	limited.SMLimitPct = 48
 	shared.Models = []plan.Model{{Name: "m", MemMiB: 500}}
 	p := plan.Plan{GPUs: []plan.GPU{
-		onGPU("n", 0, item("one-0", "one", 0)), shared, onGPU("n", 2, at(item("wide-0", "wide", 10), 0.5)), onGPU("other", 0, item("far-0", "far", 0)),
+		onGPU("n", 0, limited), shared, onGPU("n", 2, at(item("wide-0", "wide", 10), 0.5)), onGPU("other", 0, item("far-0", "far", 0)),
 	}}
 	list, err := Assign(p, "n", functions, simulated, nil)
 	if err != nil {
@@ -42,9 +44,11 @@ func TestAssign(t *testing.T) {
 	limit := func(mem gpu.Bytes) gpu.Slice {
 		return gpu.Slice{SMPct: 24, QuotaRequest: 0.3, QuotaLimit: 0.8, Mem: mem}
 	}
+	elastic := limit(100 * gpu.MiB)
+	elastic.SMLimitPct = 48
 	none, half := []gpu.Turn(nil), []gpu.Turn{{From: 0.5, To: 0.8}}
 	want := []instance.Placement{
-		{ID: "one-0", GPUs: []string{"sim"}, Slice: limit(100 * gpu.MiB), Turns: [][]gpu.Turn{none}},                   // the function's limit
+		{ID: "one-0", GPUs: []string{"sim"}, Slice: elastic, Turns: [][]gpu.Turn{none}},                                // the function's limit
 		{ID: "wide-0", GPUs: []string{"sim:1", "sim:2"}, Slice: limit(510 * gpu.MiB), Turns: [][]gpu.Turn{none, half}}, // the plan's, and the weights
 		{ID: "one-1", GPUs: []string{"sim:1"}, Slice: limit(150 * gpu.MiB), Turns: [][]gpu.Turn{none}},                 // the plan counts on more
 	}

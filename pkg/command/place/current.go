@@ -72,7 +72,7 @@ func (o *planOptions) makePlan(cmd *cobra.Command, in policy.Input) (plan.Plan, 
 	if err := o.adoptModel(cmd, current); err != nil {
 		return plan.Plan{}, nil, err
 	}
-	replanned, err := policy.Incremental(current, in, policy.IncrementalOptions{
+	replanned, err := policy.Incremental(current, o.kind().WithLimits(in), policy.IncrementalOptions{
 		TieBreak: o.options.TieBreak, MaxMoves: o.current.moves, Threshold: o.current.threshold, ShareModels: o.options.ShareModels,
 	}, o.withoutReasons().runAlgorithm) // its plan is not the result, so its reasons would mislead
 	if err != nil {

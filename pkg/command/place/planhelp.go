@@ -66,8 +66,11 @@ dilu is the algorithm of the Dilu paper. For each function, it uses one configur
 the one with the best throughput for its SMs; of the profile, only the rows with the
 largest quota of the function count, because Dilu divides SMs and not time. It places one
 instance after the other, in the order in which the demand lists the functions. An
-instance requests the SM share of the configuration, and its SM limit is twice this
-request. On each GPU, the requests sum to at most --omega, and the limits to at most
+instance requests the SM share of the configuration. Its limit is that of the row or, if
+the row states none, twice the request; for training (the kind of the function in
+--functions), it is the smallest part of the GPU whose throughput is within 2% of that of
+the largest part. The plan contains the limits, for gfaas-tokend --policy introspective.
+On each GPU, the requests sum to at most --omega, and the limits to at most
 --gamma. First, dilu considers the GPUs that host a friend of the instance's function:
 another function that shares some GPU with it. Then, it considers the other GPUs in use,
 and last the idle GPUs. Of the GPUs considered together, it takes the one with the least

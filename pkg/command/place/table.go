@@ -17,12 +17,18 @@ import (
 )
 
 // records returns the instances of a plan as CSV records. The column gpu_model is present if the model
-// of any GPU is known.
+// of any GPU is known, and sm_limit_pct if any instance has an SM limit.
 func records(p plan.Plan) [][]string {
 	rows := [][]string{{"node", "gpu", "id", "function", "sm_pct", "quota_request", "quota_limit", "batch", "rps", "mem_mib", "x", "y"}}
 	known := slices.ContainsFunc(p.GPUs, func(g plan.GPU) bool { return g.Model != "" })
 	if known {
 		rows[0] = append(rows[0], "gpu_model")
+	}
+	limited := slices.ContainsFunc(p.GPUs, func(g plan.GPU) bool {
+		return slices.ContainsFunc(g.Instances, func(in plan.Instance) bool { return in.SMLimitPct > in.SMPct })
+	})
+	if limited {
+		rows[0] = append(rows[0], "sm_limit_pct")
 	}
 	n := csvfile.Format
 	for _, g := range p.GPUs {
@@ -31,6 +37,9 @@ func records(p plan.Plan) [][]string {
 				strconv.Itoa(in.Batch), n(in.RPS), n(in.MemMiB), optional(in.X, n), optional(in.Y, n)}
 			if known {
 				row = append(row, g.Model)
+			}
+			if limited {
+				row = append(row, n(max(in.SMPct, in.SMLimitPct)))
 			}
 			rows = append(rows, row)
 		}
@@ -88,7 +97,7 @@ func instanceTable(p plan.Plan, profiled []profile.Row) [][]string {
 	n := number.Short
 	for _, g := range p.GPUs {
 		for _, in := range g.Instances {
-			rows = append(rows, []string{g.Name().String(), in.ID, in.Function, n(in.SMPct), n(in.QuotaRequest),
+			rows = append(rows, []string{g.Name().String(), in.ID, in.Function, number.Range(in.SMPct, in.SMLimitPct), number.Range(in.QuotaRequest, in.QuotaLimit),
 				strconv.Itoa(in.Batch), n(in.RPS), load(g, in), size(in.MemMiB), optional(in.X, n), optional(in.Y, n)})
 		}
 	}

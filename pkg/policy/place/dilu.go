@@ -21,8 +21,9 @@ type DiluOptions struct {
 
 // Dilu plans with Dilu's scheduler (section 3.3, Algorithm 1), instance by instance. Dilu divides
 // SMs but not time, so only the configurations with a function's largest quota count. The request
-// is the most efficient of these, and the limit is twice the request (section 3.2). If no GPU has
-// room for it, Dilu tries the next best. An inference function that spans several GPUs counts as a
+// is the most efficient of these; its limits decide which instances share a GPU. If no GPU has
+// room for it, Dilu tries the next best. The plan states only the limits of rows that state theirs
+// (see withLimits). An inference function that spans several GPUs counts as a
 // large model. Dilu returns an error if the demand needs more than 5 million instances.
 func Dilu(in Input, o DiluOptions) (plan.Plan, error) {
 	in = in.splitByModel()
@@ -66,6 +67,32 @@ func ofLargestQuota(rows []profile.Row) []profile.Row {
 	return efficient(filter(rows, func(r profile.Row) bool { return r.Quota == widest }), LargerQuota)
 }
 
+// withLimits returns the input with limits in all rows. A row that states no limits gets those of
+// Dilu (section 3.2).
+func (in Input) withLimits() Input {
+	byFunction := map[string][]profile.Row{}
+	for _, r := range in.Profile {
+		byFunction[r.Function] = append(byFunction[r.Function], r)
+	}
+	in.Profile = slices.Clone(in.Profile)
+	for i, r := range in.Profile {
+		in.Profile[i].SMLimitPct, in.Profile[i].QuotaLimit = in.limits(r, byFunction[r.Function])
+	}
+	return in
+}
+
+// limits returns the limits of a row. The parameter rows has at least the rows of its function.
+func (in Input) limits(r profile.Row, rows []profile.Row) (smPct, quota float64) {
+	smPct, quota, stated := r.Limits()
+	if stated {
+		return smPct, quota
+	}
+	if fn, _ := in.function(r.Function); fn.Kind == "training" {
+		return profile.TrainingLimits(rows, r)
+	}
+	return r.InferenceLimits()
+}
+
 // diluPlanner is a plan that Dilu's scheduler builds.
 type diluPlanner struct {
 	in      Input
@@ -91,10 +118,11 @@ func (d *diluPlanner) serve(f int) {
 	w := &d.demands[f]
 	fn, _ := d.in.function(w.demand.Function)
 	for _, row := range d.rows[f] {
+		smLimit, _ := d.in.limits(row, d.in.Profile)
 		for w.missing() > 0 {
 			r := online.Request{
 				Instance: fmt.Sprintf("%s-%d", w.demand.Function, w.count), Function: w.demand.Function, GPUs: fn.GPUs,
-				SMRequest: row.SMPct / 100, SMLimit: min(1, 2*row.SMPct/100),
+				SMRequest: row.SMPct / 100, SMLimit: smLimit / 100,
 				Large: fn.Kind != "training",
 			}
 			if d.in.limitsMemory() {

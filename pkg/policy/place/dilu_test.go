@@ -1,6 +1,7 @@
 package place
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -80,6 +81,79 @@ func TestDiluSpansGPUsOfANode(t *testing.T) {
 	in.Functions[0].GPUs = 4
 	if p := dilu(t, in, Arrival); len(p.Unplaced) != 1 || p.Unplaced[0].Reason != "node-too-small; gpus=4; largest_node=3" {
 		t.Errorf("instance of 4 GPUs: got unplaced %+v, want node-too-small; gpus=4; largest_node=3", p.Unplaced)
+	}
+}
+
+// TestDiluStatesLimits checks the limits in plans: those that a row states, or else twice the request, or the
+// share at which training is within 2% of exclusive. Other algorithms give limits only to rows that state them.
+func TestDiluStatesLimits(t *testing.T) {
+	both, one := row("both", figures{sm: 20, quota: 0.5, rps: 10}), row("one", figures{sm: 20, quota: 0.5, rps: 10})
+	both.SMLimitPct, both.QuotaLimit, one.QuotaLimit = 30, 0.75, 0.75
+	in := Input{
+		Profile: []profile.Row{
+			both, one, row("half", figures{sm: 20, quota: 0.5, rps: 10}), row("wide", figures{sm: 80, quota: 0.5, rps: 10}),
+			row("train", figures{sm: 20, quota: 1, rps: 10}), row("train", figures{sm: 60, quota: 1, rps: 19.7}), row("train", figures{sm: 100, quota: 1, rps: 20}),
+			// Rows of one function with and without limits.
+			row("mixed", figures{sm: 20, quota: 0.5, rps: 10}), func() profile.Row {
+				r := row("mixed", figures{sm: 40, quota: 0.5, rps: 10})
+				r.SMLimitPct = 50
+				return r
+			}(),
+		},
+		Functions: []function.Function{{Name: "train", Kind: "training"}},
+	}
+	for _, name := range []string{"both", "one", "half", "wide", "train", "mixed"} {
+		in.Demand = append(in.Demand, plan.Demand{Function: name, RPS: 5})
+	}
+	type limits struct{ sm, quota float64 }
+	for algorithm, want := range map[string]map[string]limits{
+		"dilu":  {"both": {30, 0.75}, "one": {0, 0.75}, "half": {40, 0.5}, "wide": {100, 0.8}, "train": {60, 1}, "mixed": {40, 0.5}},
+		"joint": {"both": {30, 0.75}, "one": {0, 0.75}, "half": {0, 0.5}, "wide": {0, 0.5}, "train": {0, 1}, "mixed": {0, 0.5}},
+	} {
+		kind := kinds[slices.IndexFunc(kinds, func(k Kind) bool { return k.Name == algorithm })]
+		p, _, err := kind.Plan(in, DefaultOptions())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := verify.Plan(p, verify.Inputs{Profile: in.Profile, Demand: in.Demand}); len(found) > 0 {
+			t.Errorf("%s: violations: got %+v, want none", algorithm, found)
+		}
+		planned := 0
+		for _, g := range p.GPUs {
+			for _, i := range g.Instances {
+				planned++
+				if got := (limits{i.SMLimitPct, i.QuotaLimit}); got != want[i.Function] {
+					t.Errorf("%s: %s: got limits %+v, want %+v", algorithm, i.ID, got, want[i.Function])
+				}
+			}
+		}
+		if planned != len(want) {
+			t.Errorf("%s: got %d instances, want %d", algorithm, planned, len(want))
+		}
+		if algorithm != "dilu" {
+			continue
+		}
+		// An instance that a changed plan starts has limits, too.
+		in.Demand[2].RPS = 15
+		changed, err := Incremental(p, kind.WithLimits(in), IncrementalOptions{}, func(in Input) (plan.Plan, error) { p, _, err := kind.Plan(in, DefaultOptions()); return p, err })
+		if err != nil {
+			t.Fatal(err)
+		}
+		started := 0
+		for _, g := range changed.Plan.GPUs {
+			for _, i := range g.Instances {
+				if i.Function == "half" && changed.Reasons[i.ID].Code != "" {
+					started++
+					if i.SMLimitPct != 40 || i.QuotaLimit != 0.5 {
+						t.Errorf("started by the change: got %+v, want limits of 40%% and 0.5", i)
+					}
+				}
+			}
+		}
+		if started != 1 {
+			t.Errorf("instances started by the change: got %d, want 1", started)
+		}
+		in.Demand[2].RPS = 5
 	}
 }
 

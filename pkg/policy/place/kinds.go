@@ -19,6 +19,9 @@ type Kind struct {
 	Parameters   []policy.Parameter[Options]
 	SharesModels bool // it can keep a model's weights once on each GPU
 	SpansGPUs    bool // it can place instances that span several GPUs
+	// limits returns the input with the limits that the algorithm gives to rows without limits.
+	// If it is nil, their limits equal their requests.
+	limits func(Input) Input
 	// plan returns a plan and the reasons for its configurations. If the kind does not
 	// plan for Options.Model, Plan converts the plan.
 	plan func(Input, Options) (plan.Plan, []string, error)
@@ -48,7 +51,7 @@ var kinds = []Kind{
 	},
 	{
 		Name: "dilu", Help: "Dilu: uses one configuration for each function, and places one instance after the other; the SM limits of the instances on a GPU may sum to more than 100%", SpansGPUs: true,
-		Parameters: append([]policy.Parameter[Options]{order}, diluParameters()...),
+		Parameters: append([]policy.Parameter[Options]{order}, diluParameters()...), limits: Input.withLimits,
 		plan: func(in Input, o Options) (plan.Plan, []string, error) {
 			p, err := Dilu(in, DiluOptions{DiluOptions: o.Dilu, Order: o.Order})
 			return p, nil, err
@@ -124,10 +127,19 @@ func (o Options) Check() error {
 // Has reports whether the algorithm has a parameter with that key.
 func (k Kind) Has(key string) bool { return policy.Find(k.Parameters, key) != nil }
 
+// WithLimits returns the input with the limits that the algorithm gives to rows without limits. Plan
+// calls it; other uses of the input, such as Incremental, need the same limits.
+func (k Kind) WithLimits(in Input) Input {
+	if k.limits == nil {
+		return in
+	}
+	return k.limits(in)
+}
+
 // Plan plans with the algorithm. It returns the plan and the reasons for its
 // configurations, if the algorithm gives any.
 func (k Kind) Plan(in Input, o Options) (plan.Plan, []string, error) {
-	p, reasons, err := k.plan(in, o)
+	p, reasons, err := k.plan(k.WithLimits(in), o)
 	if p.Model == plan.ModelRect && o.Model == plan.ModelTokens {
 		p = Timetabled(p)
 	}

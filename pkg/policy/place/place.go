@@ -170,12 +170,17 @@ func (in Input) empty(algorithm, model string, bound int, method string) plan.Pl
 	return p
 }
 
-// newInstance returns an instance of a configuration, without a place. It has the measured memory
+// newInstance returns an instance of a configuration with the limits that its row states, without a
+// place. It has the measured memory
 // if memory is limited.
 func newInstance(id string, row profile.Row, limited bool) plan.Instance {
+	smLimit, quotaLimit, _ := row.Limits()
 	in := plan.Instance{
-		ID: id, Function: row.Function, SMPct: row.SMPct, QuotaRequest: row.Quota, QuotaLimit: row.Quota,
+		ID: id, Function: row.Function, SMPct: row.SMPct, QuotaRequest: row.Quota, QuotaLimit: quotaLimit,
 		Batch: row.Batch, RPS: row.ThroughputRPS,
+	}
+	if smLimit > row.SMPct {
+		in.SMLimitPct = smLimit
 	}
 	if limited {
 		in.MemMiB = row.GPUMemMiB

@@ -18,6 +18,7 @@ type loss struct {
 
 func shared(w *workload) bool      { return w.QuotaRequest < 1 }
 func bursts(w *workload) bool      { return w.QuotaLimit > w.QuotaRequest }
+func grows(w *workload) bool       { return w.SMLimitPct > w.SMPct }
 func batches(w *workload) bool     { return w.Batch > 1 }
 func placed(w *workload) bool      { return w.X != nil || w.Y != nil }
 func isRectangle(w *workload) bool { return w.QuotaRequest < 1 && w.SMPct < 100 }
@@ -38,6 +39,7 @@ var (
 		{"x, y", "instances run whenever they have work, not at their place on the GPU", placed},
 	}
 	commonLosses = []loss{
+		{"sm_limit_pct", "the container starts with the SM share of its request", grows},
 		{"batch", "the program in the container must form batches itself", batches},
 		{"rps", "the rate of an instance is not enforced; distribute requests accordingly", nil},
 	}

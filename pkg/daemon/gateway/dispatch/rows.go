@@ -113,7 +113,11 @@ func (f *Function) slice(number int) (s gpu.Slice, known bool) {
 func (f *Function) sliceOf(c *scale.Instance) gpu.Slice {
 	s := gpu.Slice{SMPct: 100, QuotaRequest: 1 / float64(max(f.d.cfg.Concurrency, 1)), QuotaLimit: 1}
 	if c != nil {
-		s.SMPct, s.QuotaRequest, s.QuotaLimit = c.Request.SMPct, c.Request.Quota, c.Limit.Quota
+		smLimit, quotaLimit, _ := c.Request.Limits()
+		s.SMPct, s.QuotaRequest, s.QuotaLimit = c.Request.SMPct, c.Request.Quota, max(c.Limit.Quota, quotaLimit)
+		if smLimit > s.SMPct {
+			s.SMLimitPct = smLimit
+		}
 	}
 	return sliceBy(f.definition, s)
 }
@@ -121,7 +125,7 @@ func (f *Function) sliceOf(c *scale.Instance) gpu.Slice {
 // sliceBy returns the slice with the values of the function's file in place of its own.
 func sliceBy(fn function.Function, s gpu.Slice) gpu.Slice {
 	if fn.SM > 0 {
-		s.SMPct = fn.SM
+		s.SMPct, s.SMLimitPct = fn.SM, 0
 	}
 	if fn.Quota.Request > 0 {
 		s.QuotaRequest, s.QuotaLimit = fn.Quota.Request, fn.Quota.Limit

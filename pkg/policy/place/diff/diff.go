@@ -100,7 +100,7 @@ func number(v *float64) string {
 }
 
 func same(a, b *locatedInstance) bool {
-	return a.Function == b.Function && a.SMPct == b.SMPct && a.QuotaRequest == b.QuotaRequest && a.QuotaLimit == b.QuotaLimit &&
+	return a.Function == b.Function && a.SMPct == b.SMPct && max(a.SMPct, a.SMLimitPct) == max(b.SMPct, b.SMLimitPct) && a.QuotaRequest == b.QuotaRequest && a.QuotaLimit == b.QuotaLimit &&
 		a.Batch == b.Batch && slices.Equal(slices.Sorted(slices.Values(a.places)), slices.Sorted(slices.Values(b.places)))
 }
 

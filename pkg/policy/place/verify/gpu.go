@@ -44,6 +44,9 @@ func (c *checker) checkShares(g plan.GPU) {
 		if !(in.SMPct > 0 && in.SMPct <= 100) {
 			c.add(v, "%s has sm_pct %v, expected more than 0 and at most 100", in.ID, in.SMPct)
 		}
+		if in.SMLimitPct != 0 && !(in.SMLimitPct >= in.SMPct && in.SMLimitPct <= 100) {
+			c.add(v, "%s has sm_limit_pct %v, expected at least its sm_pct %v and at most 100", in.ID, in.SMLimitPct, in.SMPct)
+		}
 		if !(in.QuotaRequest > 0 && in.QuotaRequest <= 1) {
 			c.add(v, "%s has quota_request %v, expected more than 0 and at most 1", in.ID, in.QuotaRequest)
 		}
