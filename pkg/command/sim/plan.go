@@ -22,6 +22,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/place/arrivals"
 	"github.com/gfaas/gfaas/pkg/policy/place/prepare"
 	"github.com/gfaas/gfaas/pkg/policy/place/verify"
+	"github.com/gfaas/gfaas/pkg/policy/token"
 	"github.com/gfaas/gfaas/pkg/profile"
 	"github.com/gfaas/gfaas/pkg/sim/planned"
 	gen "github.com/gfaas/gfaas/pkg/sim/workload"
@@ -38,6 +39,8 @@ type planOptions struct {
 	model     string // default for GPUs whose model neither the plan nor the inventory names
 	trace     string
 	routing   string
+	policy    string // of gfaas-tokend
+	set       []string
 	slo       time.Duration
 	duration  time.Duration
 	seed      uint64
@@ -52,9 +55,17 @@ func newPlan(env *cli.Env) *cobra.Command {
 		Long: `Predict the latencies of a plan by simulating its instances on a virtual clock. An
 instance processes its requests in the order of arrival, while it has the right to use
 its GPU (a lease). Durations come from the profile. Leases follow the rules of
-gfaas-tokend, in windows of 100 ms. In each window, an instance may use its GPU for the
-fraction that is its quota or, if the plan has a timetable, at the times that the
-timetable gives it. Other instances may use the time that it leaves unused.
+gfaas-tokend --policy multi-token, in windows of 100 ms. In each window, an instance may
+use its GPU for the fraction that is its quota or, if the plan has a timetable, at the
+times that the timetable gives it. Other instances may use the time that it leaves
+unused.
+
+With --policy introspective, all instances with requests run at the same time, with the SM
+share of the limit of their slices, and between the requests and the limits of the slices.
+--set changes the parameters of this policy, which gfaas-tokend(1) lists. The objectives
+of the functions decide which instances get their limits first. An instance is faster on
+the SMs of its limit than on those of its request, by the rows of the profile with these
+SM shares; between two rows, its speed is interpolated.
 
 Requests arrive at the rates of the demand, with the pattern of --pattern, or at the
 times of a recorded --trace. --routing is the rule that selects the instance of a
@@ -95,6 +106,9 @@ of a server only as far as the profile includes it.`,
 	f.StringVar(&o.trace, "trace", "", "trace of recorded requests (CSV: function,invoke_time_ms), instead of a pattern")
 	f.DurationVar(&o.slo, "slo", 0, "p95 latency objective, like 100ms, of functions that have no objective in --demand and none in --functions")
 	cli.Choice(cmd, &o.routing, "routing", "rule that selects the instance of a request", planned.Routings()...)
+	cli.Choice(cmd, &o.policy, "policy", "policy of gfaas-tokend", token.MultiToken, token.Introspection)
+	f.StringArrayVar(&o.set, "set", nil, "parameter of the policy introspective, as `KEY=VALUE`, like violation=1.3 (repeatable)")
+	cli.Keys(cmd, "set", cli.ParameterKeys(token.IntrospectiveSettings())...)
 	cli.Choice(cmd, &o.Shape, "pattern", "pattern of arrivals", gen.Shapes()...)
 	f.Float64Var(&o.CV, "cv", o.CV, "for gamma: standard deviation of the gaps divided by their mean")
 	f.DurationVar(&o.duration, "duration", 10*time.Minute, "minimum simulated time; it is extended until each function has 10,000 requests, or one of them has a million")
@@ -110,6 +124,7 @@ of a server only as far as the profile includes it.`,
 type prediction struct {
 	Arrivals  string                      `json:"arrivals"`
 	Routing   string                      `json:"routing"`
+	Policy    string                      `json:"policy"`
 	Functions []report.FunctionPrediction `json:"functions"`
 }
 
@@ -125,14 +140,14 @@ func (o *planOptions) run(cmd *cobra.Command, path string) error {
 	if err != nil {
 		return err
 	}
-	demands, err := o.loadDemand(p)
+	demands, training, err := o.loadDemand(p)
 	if err != nil {
 		return err
 	}
 	if err := o.nameModels(cmd, &p); err != nil {
 		return err
 	}
-	gpus, err := planned.FromPlan(p, rows)
+	gpus, err := planned.FromPlan(p, rows, o.policy == token.Introspection)
 	if _, ambiguous := errors.AsType[*profile.AmbiguousError](err); ambiguous {
 		return gpumodel.AddHint(path, err)
 	}
@@ -145,7 +160,7 @@ func (o *planOptions) run(cmd *cobra.Command, path string) error {
 			o.env.Notef("note: %d more problems; run gfaas-place verify to list them", len(wrong)-1)
 		}
 	}
-	result, err := o.predict(cmd.Context(), demands, gpus)
+	result, err := o.predict(cmd.Context(), demands, training, gpus)
 	if err != nil {
 		return err
 	}
@@ -155,32 +170,43 @@ func (o *planOptions) run(cmd *cobra.Command, path string) error {
 	return o.verdict(result)
 }
 
-// loadDemand returns the functions with their rates and objectives.
-func (o *planOptions) loadDemand(p plan.Plan) (list []plan.Demand, err error) {
+// loadDemand returns the functions with their rates and objectives, and the names of the training functions.
+func (o *planOptions) loadDemand(p plan.Plan) (list []plan.Demand, training []string, err error) {
 	for _, d := range p.Demand {
 		list = append(list, plan.Demand{Function: d.Function, RPS: d.RPS})
 	}
 	if o.demand != "" {
 		if list, err = demand.Load(o.env, o.demand); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	var functions []function.Function
 	if o.functions != "" {
 		if functions, err = cli.LoadFunctions(o.env, o.functions); err != nil {
-			return nil, err
+			return nil, nil, err
+		}
+	}
+	for _, fn := range functions {
+		if fn.Kind == "training" {
+			training = append(training, fn.Name)
 		}
 	}
 	prepare.Objectives(list, functions, o.slo)
-	return list, nil
+	return list, training, nil
 }
 
-// predict simulates the plan.
-func (o *planOptions) predict(ctx context.Context, demand []plan.Demand, gpus [][]planned.Instance) (prediction, error) {
-	result := prediction{Arrivals: o.Shape, Routing: o.routing, Functions: []report.FunctionPrediction{}}
-	r := planned.Run{Demand: demand, GPUs: gpus, Pattern: o.Pattern, Duration: o.duration, Routing: planned.Routing(o.routing), Seed: o.seed}
+// predict simulates the plan. training has the names of the training functions.
+func (o *planOptions) predict(ctx context.Context, demand []plan.Demand, training []string, gpus [][]planned.Instance) (prediction, error) {
+	result := prediction{Arrivals: o.Shape, Routing: o.routing, Policy: o.policy, Functions: []report.FunctionPrediction{}}
+	introspective, err := o.introspective()
+	if err != nil {
+		return result, err
+	}
+	r := planned.Run{
+		Demand: demand, GPUs: gpus, Pattern: o.Pattern, Duration: o.duration, Routing: planned.Routing(o.routing), Seed: o.seed,
+		Policy: o.policy, Introspective: introspective, Training: training,
+	}
 	if o.trace != "" {
-		var err error
 		if r.Recorded, err = o.recorded(); err != nil {
 			return result, err
 		}
@@ -238,6 +264,8 @@ func (o *planOptions) check(cmd *cobra.Command, path string) error {
 		return cli.Usagef("--trace contains the times of requests: it cannot be used with --pattern, --cv or --duration")
 	case given("cv") && o.Shape != "gamma":
 		return cli.Usagef("--cv needs --pattern gamma")
+	case len(o.set) > 0 && o.policy != token.Introspection:
+		return cli.Usagef("--set has no effect with --policy %s: expected --policy %s", o.policy, token.Introspection)
 	case given("slo") && o.slo <= 0:
 		return cli.Usagef("--slo %s: expected more than 0, like 100ms", o.slo)
 	case o.duration < time.Second || o.duration > 1000*time.Hour:
@@ -246,7 +274,22 @@ func (o *planOptions) check(cmd *cobra.Command, path string) error {
 	if err := o.Check(); err != nil {
 		return cli.Usagef("%w", err)
 	}
-	return nil
+	_, err := o.introspective()
+	return err
+}
+
+// introspective returns the parameters of --set.
+func (o *planOptions) introspective() (token.IntrospectiveParameters, error) {
+	p := token.DefaultIntrospective()
+	for _, text := range o.set {
+		if err := cli.SetParameter(token.IntrospectiveSettings(), &p, text); err != nil {
+			return p, err
+		}
+	}
+	if err := p.Check(); err != nil {
+		return p, cli.Usagef("--set %w", err)
+	}
+	return p, nil
 }
 
 // compareNames prints a note about functions of the trace that are not in the demand. It returns
@@ -330,6 +373,9 @@ func roundToMicros(ms float64) float64 { return float64(int64(ms*1000+0.5)) / 10
 func (o *planOptions) print(p prediction) error {
 	if o.env.Output == "html" {
 		setting := fmt.Sprintf("Arrivals: %s. Routing: %s. Simulated, without a GPU.", p.Arrivals, p.Routing)
+		if p.Policy == token.Introspection {
+			setting = "Policy: introspective. " + setting
+		}
 		page := report.Prediction{Setting: setting, Functions: p.Functions}
 		return o.env.Emit(func(w io.Writer) error { return report.PredictionHTML(w, page) })
 	}

@@ -1,6 +1,7 @@
 package planned
 
 import (
+	"cmp"
 	"strconv"
 	"time"
 
@@ -14,24 +15,34 @@ type device struct {
 	instances []*instance    // instance i is client i+1
 	wakeAt    time.Duration  // time of the policy's last WakeAt
 	events    []token.Event  // not reported to the policy yet
-	actions   []token.Action // scratch of report
+	actions   []token.Action // scratch of step
 	reporting bool
+	idleHold  time.Duration // idle time after which an instance returns its lease
+
+	metered bool          // the policy is introspective
+	changed bool          // with metered: retime is due
+	samples []token.Event // scratch of wakeMetered
 }
 
-func newDevice(w *world, window time.Duration) *device {
-	policy, err := token.New(token.MultiToken, token.Config{Settings: token.Settings{Window: window}}, 0)
-	if err != nil { // the policy exists
+func newDevice(w *world, c Config) *device {
+	name := cmp.Or(c.Policy, token.MultiToken)
+	policy, err := token.New(name, token.Config{Settings: token.Settings{Window: fromMS(c.WindowMS)}, Introspective: c.Introspective}, 0)
+	if err != nil { // the caller has checked the name
 		panic(err)
 	}
-	return &device{world: w, policy: policy}
+	d := &device{world: w, policy: policy, idleHold: timetableHold, metered: name == token.Introspection}
+	if d.metered {
+		d.idleHold = token.DefaultHold
+	}
+	return d
 }
 
-// add adds an instance to the GPU.
-func (d *device) add(in Instance, f *function) {
+// add adds an instance to the GPU. slo is the objective of its function, or 0.
+func (d *device) add(in Instance, f *function, slo time.Duration) {
 	inst := newInstance(d, in, token.ClientID(len(d.instances)+1))
 	d.instances = append(d.instances, inst)
 	name := strconv.Itoa(len(d.instances))
-	d.report(token.AddInstance{Instance: name, Slice: in.Slice, Turns: in.Turns})
+	d.report(token.AddInstance{Instance: name, Slice: in.Slice, Turns: in.Turns, SLO: slo})
 	d.report(token.AddClient{Client: inst.client, Instance: name})
 	if in.Endless {
 		d.report(token.Request{Client: inst.client})
@@ -42,7 +53,11 @@ func (d *device) add(in Instance, f *function) {
 
 // wake performs the policy's last WakeAt. Earlier ones are void.
 func (d *device) wake() {
-	if d.wakeAt == d.world.now {
+	switch {
+	case d.wakeAt != d.world.now:
+	case d.metered:
+		d.wakeMetered()
+	default:
 		d.report(token.Wake{})
 	}
 }
@@ -51,23 +66,39 @@ func (d *device) wake() {
 // are reported afterwards.
 func (d *device) report(ev token.Event) {
 	d.events = append(d.events, ev)
-	if d.reporting {
-		return
+	if !d.reporting {
+		d.reporting = true
+		d.flush()
 	}
-	d.reporting = true
-	for n := 0; n < len(d.events); n++ {
-		d.actions = d.policy.Step(d.world.now, d.events[n:n+1], d.actions[:0])
-		for _, a := range d.actions {
-			switch a := a.(type) {
-			case token.Grant:
-				d.instances[a.Client-1].onGranted(a.Lease)
-			case token.Revoke:
-				d.instances[a.Client-1].onRevoked()
-			case token.WakeAt:
-				d.wakeAt = a.At
-				d.world.schedule(a.At, d.wake)
-			}
+}
+
+// flush reports the events that are not reported yet.
+func (d *device) flush() {
+	for n := 0; n < len(d.events) || d.changed; {
+		if n == len(d.events) {
+			d.retime()
+			continue
 		}
+		d.step(d.events[n : n+1])
+		n++
 	}
 	d.events, d.reporting = d.events[:0], false
+}
+
+// step reports events to the policy at once and performs its actions.
+func (d *device) step(events []token.Event) {
+	d.actions = d.policy.Step(d.world.now, events, d.actions[:0])
+	for _, a := range d.actions {
+		switch a := a.(type) {
+		case token.Grant:
+			d.instances[a.Client-1].onGranted(a.Lease)
+		case token.Revoke:
+			d.instances[a.Client-1].onRevoked()
+		case token.Budget:
+			d.instances[a.Client-1].onBudget(a.Blocks)
+		case token.WakeAt:
+			d.wakeAt = a.At
+			d.world.schedule(a.At, d.wake)
+		}
+	}
 }

@@ -10,9 +10,9 @@ const (
 	// inFlight is the approximate amount of work that the preload library lets a program queue on
 	// the GPU. An instance still completes that much of a batch after its lease was revoked.
 	inFlight = 12 * time.Millisecond
-	// idleHold is the idle time after which the preload library returns a lease, on a GPU with a
-	// timetable.
-	idleHold = 2 * time.Millisecond
+	// timetableHold is the idle time after which the preload library returns a lease, on a GPU with
+	// a timetable.
+	timetableHold = 2 * time.Millisecond
 	// averageWindow is the weight of the gateway's moving average, in batches.
 	averageWindow = 32
 )
@@ -26,6 +26,7 @@ type instance struct {
 	batch      int
 	rps        float64
 	endless    bool
+	smPct      float64
 
 	queue        *requestQueue
 	requests     []time.Duration // arrival times of the requests in its batch
@@ -42,6 +43,11 @@ type instance struct {
 	since      time.Duration // when work last began or resumed
 	stopTime   time.Duration // when it is scheduled to stop
 	step       int           // the current activity: scheduled stops of earlier steps are void
+
+	// On a metered GPU:
+	speed   float64       // of the work, 1 alone on the GPU
+	done    time.Duration // all its work so far, in time alone on the GPU
+	allowed time.Duration // limit of done
 }
 
 // phase is the activity of an instance.
@@ -51,6 +57,7 @@ const (
 	idle      phase = iota // idle, perhaps with a lease
 	waiting                // waiting for a lease with a batch
 	working                // working on the batch
+	blocked                // on a metered GPU: waiting, with a lease, for a budget
 	answering              // handing over the answer
 )
 
@@ -58,6 +65,7 @@ func newInstance(d *device, in Instance, client token.ClientID) *instance {
 	inst := &instance{
 		device: d, client: client, work: max(fromMS(in.WorkMS), 1), answerTime: fromMS(in.AnswerMS),
 		batch: max(1, in.Batch), rps: in.RPS, endless: in.Endless,
+		smPct: in.Slice.LargestSMPct(),
 	}
 	if inst.meanDuration = inst.work + inst.answerTime; in.RPS > 0 {
 		inst.meanDuration = max(fromMS(1000/in.RPS), 1)
@@ -101,7 +109,10 @@ func (i *instance) resume() {
 	if i.remaining == 0 {
 		i.remaining = i.work
 	}
-	if !i.endless {
+	switch {
+	case i.device.metered:
+		i.device.retimeSoon()
+	case !i.endless:
 		i.stopAt(i.since + i.remaining)
 	}
 }
@@ -122,6 +133,8 @@ func (i *instance) stopAt(at time.Duration) {
 func (i *instance) onRevoked() {
 	i.leaseValid = false
 	switch now := i.device.world.now; {
+	case i.device.metered:
+		i.revokeMetered()
 	case i.endless:
 		i.last = now
 		i.returnLease(wantsMore)
@@ -133,10 +146,15 @@ func (i *instance) onRevoked() {
 }
 
 // onStopped ends an activity: the instance completed its batch, or the work that was queued on the
-// GPU when the lease was revoked, or was idle for idleHold.
+// GPU when the lease was revoked, or was idle for the time after which it
+// returns its lease.
 func (i *instance) onStopped() {
 	if i.phase != working {
 		i.returnLease(wantsNoMore)
+		return
+	}
+	if i.device.metered {
+		i.device.retimeSoon()
 		return
 	}
 	i.last = i.device.world.now
@@ -145,10 +163,15 @@ func (i *instance) onStopped() {
 		i.returnLease(wantsMore)
 		return
 	}
+	i.complete()
+}
+
+// complete hands over the answer to the batch, whose work has ended.
+func (i *instance) complete() {
 	i.phase = answering
 	i.device.world.schedule(i.last+i.answerTime, i.onAnswered)
 	if i.leaseValid {
-		i.stopAt(i.last + idleHold)
+		i.stopAt(i.last + i.device.idleHold)
 	} else {
 		i.returnLease(wantsNoMore)
 	}
@@ -166,6 +189,10 @@ func (i *instance) returnLease(wantsMore bool) {
 	i.step++
 	lease := i.lease
 	i.lease, i.leaseValid = 0, false
+	if i.device.metered {
+		i.device.report(i.sample())
+		i.device.changed = true
+	}
 	i.device.report(token.Return{Client: i.client, Lease: lease, Used: i.last - i.granted, WantsMore: wantsMore})
 }
 

@@ -1,6 +1,6 @@
 // Package planned predicts how well a plan's instances meet the objectives of their functions
-// under given arrivals of requests. On a virtual clock, each GPU is shared by the policy of the
-// token daemon (multi-token of pkg/policy/token), and a router assigns every request to an
+// under given arrivals of requests. On a virtual clock, each GPU is shared by a policy of the
+// token daemon (pkg/policy/token), and a router assigns every request to an
 // instance of its function. FromPlan reads a plan, Run.Predict simulates it, and Latencies is
 // the simulation itself; pkg/command/sim calls them. docs/simulation.md has the rules. Times in
 // the API are in ms; internally they are durations since the first window began.
@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/policy/token"
 	"github.com/gfaas/gfaas/pkg/sim/heap"
 	"github.com/gfaas/gfaas/pkg/splitmix"
 )
@@ -52,7 +53,14 @@ type Config struct {
 	Arrivals map[string][]float64 // times of each function's requests, ascending
 	Routing  Routing
 	WindowMS float64 // 0 means gpu.Window
-	Seed     uint64  // of the router's random numbers
+
+	// Policy is the policy of the token daemon; empty means multi-token. Objectives are the latency
+	// objectives of functions in ms, for introspective.
+	Policy        string
+	Introspective token.IntrospectiveParameters
+	Objectives    map[string]float64
+
+	Seed uint64 // of the router's random numbers
 }
 
 // Latencies simulates all requests. It returns the latencies of each function in ms, ascending.
@@ -104,11 +112,10 @@ type world struct {
 
 func newWorld(c Config) *world {
 	w := &world{functions: map[string]*function{}}
-	window := fromMS(c.WindowMS)
 	// In the order of the plan, so that runs are reproducible.
 	var names []string
 	for _, instances := range c.GPUs {
-		d := newDevice(w, window)
+		d := newDevice(w, c)
 		for _, in := range instances {
 			f := w.functions[in.Function]
 			if f == nil && !in.Endless {
@@ -116,7 +123,7 @@ func newWorld(c Config) *world {
 				w.functions[in.Function] = f
 				names = append(names, in.Function)
 			}
-			d.add(in, f)
+			d.add(in, f, fromMS(c.Objectives[in.Function]))
 		}
 		w.gpus = append(w.gpus, d)
 	}

@@ -229,7 +229,7 @@ func TestFromPlan(t *testing.T) {
 		{Function: "f", Config: profile.Config{SMPct: 100, Quota: 0.6, Batch: 1}, ThroughputRPS: 60, P95MS: 1e6},
 		{Function: "g", Config: profile.Config{SMPct: 100, Quota: 0.4, Batch: 1}, ThroughputRPS: 40, P95MS: 1e6},
 	}
-	gpus, err := FromPlan(p, rows)
+	gpus, err := FromPlan(p, rows, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,7 +237,7 @@ func TestFromPlan(t *testing.T) {
 	if !near(got["f"], []float64{11}, 1e-3) || !near(got["g"], []float64{60}, 1e-3) {
 		t.Errorf("got %v ms for f, want 11 ms; got %v ms for g, want 60 ms, since it waits for its turn", got["f"], got["g"])
 	}
-	if _, err := FromPlan(p, rows[:1]); err == nil || !strings.Contains(err.Error(), "g-0 runs at") {
+	if _, err := FromPlan(p, rows[:1], false); err == nil || !strings.Contains(err.Error(), "g-0 runs at") {
 		t.Errorf("plan without a profile row of g: got error %v, want g-0 runs at …", err)
 	}
 }

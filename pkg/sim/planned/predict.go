@@ -3,10 +3,12 @@ package planned
 import (
 	"maps"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place/arrivals"
+	"github.com/gfaas/gfaas/pkg/policy/token"
 	"github.com/gfaas/gfaas/pkg/sim/workload"
 )
 
@@ -29,7 +31,12 @@ type Run struct {
 	Duration time.Duration // of the drawn requests
 	Routing  Routing
 	Seed     uint64
-	Progress func(done int) error // called before each group of GPUs; an error ends the run
+	// Policy and Introspective are those of Config. Under introspective, the instances of a function
+	// have its objective in Demand, unless it is listed in Training.
+	Policy        string
+	Introspective token.IntrospectiveParameters
+	Training      []string
+	Progress      func(done int) error // called before each group of GPUs; an error ends the run
 }
 
 // Prediction is the prediction for one function.
@@ -43,6 +50,12 @@ type Prediction struct {
 // instances for which no request was drawn.
 func (r Run) Predict() (predictions []Prediction, silent []string, err error) {
 	latencies := map[string][]float64{}
+	objectives := map[string]float64{}
+	for _, d := range r.Demand {
+		if !slices.Contains(r.Training, d.Function) {
+			objectives[d.Function] = d.SLOMS
+		}
+	}
 	for n, group := range Groups(r.GPUs) {
 		if err := r.Progress(n); err != nil {
 			return nil, nil, err
@@ -51,7 +64,10 @@ func (r Run) Predict() (predictions []Prediction, silent []string, err error) {
 		if times == nil {
 			times = r.requests(group)
 		}
-		maps.Copy(latencies, Latencies(Config{GPUs: group, Arrivals: times, Routing: r.Routing, WindowMS: arrivals.Window, Seed: r.Seed + uint64(n)}))
+		maps.Copy(latencies, Latencies(Config{
+			GPUs: group, Arrivals: times, Routing: r.Routing, WindowMS: arrivals.Window, Seed: r.Seed + uint64(n),
+			Policy: r.Policy, Introspective: r.Introspective, Objectives: objectives,
+		}))
 	}
 	for _, d := range r.Demand {
 		times, recorded := r.Recorded[d.Function]
