@@ -32,7 +32,7 @@ func (s *trials) stepTrial() {
 	case !slices.Contains(s.clients, t.client) || !t.client.state.active(): // the client no longer wants the GPU
 		t.client.inst.gauge.due = s.now + trialPatience
 		s.endTrial()
-	case s.now-t.start > trialPatience+maxTrialLength: // another client's work does not end
+	case s.now-max(t.start, t.end) > trialPatience+maxTrialLength: // work from before the trial, or of the trial, does not end
 		t.client.inst.gauge.recordFailure(s.now)
 		s.endTrial()
 		s.allot(t.client.inst)
