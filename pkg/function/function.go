@@ -90,6 +90,9 @@ func (fn Function) Versioned() Function {
 	return fn
 }
 
+// LLM reports whether the function is known to serve a language model: its contract is openai.
+func (f Function) LLM() bool { return f.Contract == "openai" }
+
 // Limits bounds a container's use of its host; 0 means the runtime's default.
 type Limits struct {
 	Memory gpu.Bytes `yaml:"memory,omitempty"`

@@ -281,7 +281,7 @@ func SLOMS(fn function.Function) float64 {
 }
 
 func newRegistration(fn function.Function, p instance.Placement, secret string) wire.Registration {
-	r := wire.Registration{Instance: p.ID, Function: fn.Name, Secret: secret, SLOMS: SLOMS(fn), StopUnmanaged: fn.Unmanaged == function.StopUnmanaged}
+	r := wire.Registration{Instance: p.ID, Function: fn.Name, Secret: secret, SLOMS: SLOMS(fn), LLM: fn.LLM(), StopUnmanaged: fn.Unmanaged == function.StopUnmanaged}
 	if fn.Kind == function.Training {
 		r.Kind = function.Training
 	}

@@ -58,6 +58,16 @@ func TestSLO(t *testing.T) {
 	}
 }
 
+// TestLanguageModels checks that functions of language models are registered as such.
+func TestLanguageModels(t *testing.T) {
+	p := instance.Placement{ID: "f-0", GPUs: []string{"sim"}}
+	for contract, want := range map[string]bool{"openai": true, "http": false, "": false} {
+		if got := newRegistration(function.Function{Name: "f", Contract: contract}, p, "secret").LLM; got != want {
+			t.Errorf("contract %q: registered with llm %v, want %v", contract, got, want)
+		}
+	}
+}
+
 // fakeTokens is a fake token daemon.
 type fakeTokens struct {
 	mu             sync.Mutex

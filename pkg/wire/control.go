@@ -26,6 +26,7 @@ type Registration struct {
 	More     []Allocation `json:"more,omitempty"`      // further GPUs, in the order in which the processes see them
 	SLOMS    float64      `json:"slo_ms,omitempty"`    // latency objective for the policy introspective; 0: best effort
 	Kind     string       `json:"kind,omitempty"`      // function.Training for a training job, for the policy introspective; otherwise empty
+	LLM      bool         `json:"llm,omitempty"`       // serves a language model, for the policy introspective
 	OwnerPID int          `json:"owner_pid,omitempty"` // the instance ends when this process and all of its own have ended
 
 	// EndWithOwner makes the daemon kill the instance's processes if the owner ends without

@@ -43,6 +43,7 @@ type runOptions struct {
 	mem    gpu.Bytes // 0: no limit
 	name   string
 	slo    time.Duration
+	llm    bool
 	over   bool
 	noNVML bool
 	detach bool
@@ -190,6 +191,7 @@ launch. After 10 s, gfaas run starts the daemon again, and the command continues
 	f.StringVar(&o.kind, "kind", function.DefaultKind, "training for a job, which is restarted after failures; any other command is of the kind inference")
 	cli.CompleteWords(cmd, "kind", function.DefaultKind, function.Training)
 	f.IntVar(&o.restarts, "max-restarts", function.DefaultMaxRestarts, "with --kind training: number of restarts after failures")
+	f.BoolVar(&o.llm, "llm", false, "the command serves a language model, for which the policy introspective of gfaas-tokend has its own factor (violation-llm)")
 	f.BoolVar(&o.over, "oversubscribe", false, "move the command's GPU memory to the host while the command has no work (needs --mem)")
 	f.BoolVar(&o.noNVML, "no-nvml", false, "let programs that read NVML see the whole GPU")
 	f.BoolVar(&o.detach, "detach-on-kill", false, "let the command continue if gfaas run itself is killed")
@@ -436,6 +438,7 @@ func (o *runOptions) enter(ctx context.Context, t *tool, g preload.Grant, s gpu.
 	answer, unregister, err = tokend.Enter(ctx, client, wire.Registration{
 		Kind:     kind,
 		Instance: g.Instance, Function: filepath.Base(command), Secret: g.Secret, OwnerPID: os.Getpid(), EndWithOwner: !o.detach, StopUnmanaged: o.stop,
+		LLM:        o.llm,
 		SLOMS:      float64(o.slo) / float64(time.Millisecond),
 		Allocation: wire.AllocationOf(g.GPU[0], s),
 	}, tokend.Events{

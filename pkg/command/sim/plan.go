@@ -140,7 +140,7 @@ func (o *planOptions) run(cmd *cobra.Command, path string) error {
 	if err != nil {
 		return err
 	}
-	demands, training, err := o.loadDemand(p)
+	demands, functions, err := o.loadDemand(p)
 	if err != nil {
 		return err
 	}
@@ -160,7 +160,7 @@ func (o *planOptions) run(cmd *cobra.Command, path string) error {
 			o.env.Notef("note: %d more problems; run gfaas-place verify to list them", len(wrong)-1)
 		}
 	}
-	result, err := o.predict(cmd.Context(), demands, training, gpus)
+	result, err := o.predict(cmd.Context(), demands, functions, gpus)
 	if err != nil {
 		return err
 	}
@@ -170,8 +170,8 @@ func (o *planOptions) run(cmd *cobra.Command, path string) error {
 	return o.verdict(result)
 }
 
-// loadDemand returns the functions with their rates and objectives, and the names of the training functions.
-func (o *planOptions) loadDemand(p plan.Plan) (list []plan.Demand, training []string, err error) {
+// loadDemand returns the functions with their rates and objectives, and the function file.
+func (o *planOptions) loadDemand(p plan.Plan) (list []plan.Demand, functions []function.Function, err error) {
 	for _, d := range p.Demand {
 		list = append(list, plan.Demand{Function: d.Function, RPS: d.RPS})
 	}
@@ -180,23 +180,17 @@ func (o *planOptions) loadDemand(p plan.Plan) (list []plan.Demand, training []st
 			return nil, nil, err
 		}
 	}
-	var functions []function.Function
 	if o.functions != "" {
 		if functions, err = cli.LoadFunctions(o.env, o.functions); err != nil {
 			return nil, nil, err
 		}
 	}
-	for _, fn := range functions {
-		if fn.Kind == "training" {
-			training = append(training, fn.Name)
-		}
-	}
 	prepare.Objectives(list, functions, o.slo)
-	return list, training, nil
+	return list, functions, nil
 }
 
-// predict simulates the plan. training has the names of the training functions.
-func (o *planOptions) predict(ctx context.Context, demand []plan.Demand, training []string, gpus [][]planned.Instance) (prediction, error) {
+// predict simulates the plan.
+func (o *planOptions) predict(ctx context.Context, demand []plan.Demand, described []function.Function, gpus [][]planned.Instance) (prediction, error) {
 	result := prediction{Arrivals: o.Shape, Routing: o.routing, Policy: o.policy, Functions: []report.FunctionPrediction{}}
 	introspective, err := o.introspective()
 	if err != nil {
@@ -204,7 +198,7 @@ func (o *planOptions) predict(ctx context.Context, demand []plan.Demand, trainin
 	}
 	r := planned.Run{
 		Demand: demand, GPUs: gpus, Pattern: o.Pattern, Duration: o.duration, Routing: planned.Routing(o.routing), Seed: o.seed,
-		Policy: o.policy, Introspective: introspective, Training: training,
+		Policy: o.policy, Introspective: introspective, Functions: described,
 	}
 	if o.trace != "" {
 		if r.Recorded, err = o.recorded(); err != nil {

@@ -172,7 +172,7 @@ func (i *instance) allocate(gpus *schedulers) {
 		a.gpu.step(policy.AddInstance{
 			Instance: i.reg.Instance, Slice: a.Slice(), Turns: a.Turns,
 			Training: i.reg.Kind == function.Training,
-			SLO:      time.Duration(i.reg.SLOMS * float64(time.Millisecond)), Unenforced: i.unenforced,
+			SLO:      time.Duration(i.reg.SLOMS * float64(time.Millisecond)), LLM: i.reg.LLM, Unenforced: i.unenforced,
 		})
 	}
 }

@@ -25,6 +25,7 @@ type AddInstance struct {
 	Slice    gpu.Slice
 	Turns    []gpu.Turn    // the instance's own parts of each window; none: its times follow from the order alone
 	SLO      time.Duration // latency objective; 0: best effort
+	LLM      bool          // the instance serves a language model
 
 	// Training reports whether the instance is a training job. Such an instance has no objective.
 	Training bool

@@ -32,8 +32,9 @@ type meteredInstance struct {
 	request, limit float64
 	alone          float64 // share when it runs alone without tokens
 	sensitive      bool
-	training       bool // its limit falls to its request while an SLO-sensitive instance stretches
-	capped         bool // its limit has fallen
+	training       bool    // its limit falls to its request while an SLO-sensitive instance stretches
+	capped         bool    // its limit has fallen
+	violation      float64 // a larger stretch of its launch cycle is an emergency
 	gauge          gauge
 	cycle          cycle
 
@@ -137,6 +138,9 @@ func (s *meter) addInstance(ev AddInstance) {
 		i.gauge = gauge{}
 	}
 	i.sm, i.alone, i.sensitive = largest, alone, ev.SLO > 0
+	if i.violation = s.params.violation; ev.LLM {
+		i.violation = s.params.llm
+	}
 	i.request, i.limit = ev.Slice.SMPct/100*ev.Slice.QuotaRequest, largest/100*ev.Slice.QuotaLimit
 	i.scaledShare = min(max(i.scaledShare, i.request), i.limit)
 	i.issued = i.scaledShare

@@ -15,7 +15,8 @@ import (
 type IntrospectiveParameters struct {
 	// Constants of Algorithm 2, with the values of Dilu's published code.
 	period    time.Duration // between two issues of tokens (section 3.4.1)
-	violation float64       // η_violation: a larger stretch is an emergency; the paper uses 1.3 for LLM decoding
+	violation float64       // η_violation: a larger stretch is an emergency
+	llm       float64       // η_violation of instances of language models (AddInstance.LLM)
 	outlier   float64       // a stretch above this counts only if the previous one was above it, too
 	recovery  float64       // below this stretch, an emergency ends
 	increase  float64       // η_increase: factor of growth per period
@@ -29,7 +30,7 @@ type IntrospectiveParameters struct {
 // are ours: a rate window as long as the usual scheduling window, and a floor with which training
 // makes visible progress.
 var published = IntrospectiveParameters{
-	period: 5 * time.Millisecond, violation: 1.6, outlier: 4, recovery: 1.2, increase: 1.3,
+	period: 5 * time.Millisecond, violation: 1.6, llm: 1.3, outlier: 4, recovery: 1.2, increase: 1.3,
 	rateWindow: 20, floor: 0.1,
 }
 
@@ -43,6 +44,8 @@ func (p IntrospectiveParameters) Check() error {
 		return fmt.Errorf("period=%v: expected between 1ms and 1s", p.period)
 	case !(p.violation > 1):
 		return fmt.Errorf("violation=%v: expected more than 1", p.violation)
+	case !(p.llm > 1):
+		return fmt.Errorf("violation-llm=%v: expected more than 1", p.llm)
 	case !(p.outlier >= p.violation):
 		return fmt.Errorf("outlier=%v: expected violation (%v) or more", p.outlier, p.violation)
 	case !(p.recovery > 1 && p.recovery <= p.violation):
@@ -74,8 +77,10 @@ func IntrospectiveSettings() []policy.Parameter[IntrospectiveParameters] {
 			}
 			return nil
 		}},
-		ratio("violation", "1.6", "a launch cycle that is longer than the shortest by more than this factor is an emergency (η_violation; the paper uses 1.3 for LLM functions)",
+		ratio("violation", "1.6", "a launch cycle that is longer than the shortest by more than this factor is an emergency (η_violation)",
 			func(p *IntrospectiveParameters) *float64 { return &p.violation }),
+		ratio("violation-llm", "1.3", "the same factor for functions of language models (contract: openai) and commands of gfaas run --llm",
+			func(p *IntrospectiveParameters) *float64 { return &p.llm }),
 		ratio("recovery", "1.2", "the emergency ends when the factor is below this",
 			func(p *IntrospectiveParameters) *float64 { return &p.recovery }),
 		ratio("outlier", "4", "a larger factor counts only if the next cycle has one, too",

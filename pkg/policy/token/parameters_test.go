@@ -20,7 +20,7 @@ func TestIntrospectiveSettings(t *testing.T) {
 		t.Errorf("parameters of the documented defaults: got %+v (%v), want %+v", p, p.Check(), published)
 	}
 	for key, values := range map[string][]string{
-		"period": {"0s", "2s", "5"}, "violation": {"1", "NaN", "5"}, "recovery": {"1", "1.7"}, "outlier": {"1.5"},
+		"period": {"0s", "2s", "5"}, "violation": {"1", "NaN", "5"}, "violation-llm": {"1", "NaN"}, "recovery": {"1", "1.7"}, "outlier": {"1.5"},
 		"increase": {"1", "x"}, "window": {"0", "1.5", "10001"}, "floor": {"0", "1.1"},
 	} {
 		for _, value := range values {

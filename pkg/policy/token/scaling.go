@@ -13,10 +13,10 @@ func (s *scaling) scale() {
 			s.scaleSensitive(i)
 		}
 	}
-	state, stretch := s.state()
+	now := s.state()
 	for _, i := range s.instances {
 		if !i.sensitive {
-			s.scaleBestEffort(i, state, stretch)
+			s.scaleBestEffort(i, now)
 		}
 	}
 	s.capTraining()
@@ -32,11 +32,11 @@ func (s *scaling) othersEmpty(i *meteredInstance) bool {
 // scaleSensitive executes lines 12 to 21 of Algorithm 2 for an SLO-sensitive instance.
 func (s *scaling) scaleSensitive(i *meteredInstance) {
 	klc, params := &i.cycle, s.params
-	back := klc.stretch < params.recovery && klc.stretch*i.limit/i.request <= params.violation
+	back := klc.stretch < min(params.recovery, i.violation) && klc.stretch*i.limit/i.request <= i.violation
 	switch {
 	case s.empty(i):
 		i.phase, i.scaledShare, klc.stretch = recovery, i.request, 0
-	case klc.stretch > params.violation, i.phase == emergency && !back:
+	case klc.stretch > i.violation, i.phase == emergency && !back:
 		i.phase, i.scaledShare = emergency, i.limit
 	case s.othersEmpty(i):
 		i.phase, i.scaledShare = recovery, min(i.scaledShare*params.increase, i.limit)
@@ -45,36 +45,43 @@ func (s *scaling) scaleSensitive(i *meteredInstance) {
 	}
 }
 
-// state returns the state of the GPU. In an emergency it also returns the largest stretch measured
-// since the last issue of tokens, or 0.
-func (s *scaling) state() (state phase, stretch float64) {
+// gpuState is the state of the GPU. In an emergency, stretch is the largest stretch that was measured since
+// the last issue of tokens, or 0, and violation reports whether an instance stretches too far.
+type gpuState struct {
+	phase
+	stretch   float64
+	violation bool
+}
+
+func (s *scaling) state() (now gpuState) {
 	for _, i := range s.instances {
 		if !i.sensitive || len(i.clients) == 0 {
 			continue
 		}
 		if i.phase == emergency && i.cycle.fresh {
-			stretch = max(stretch, i.cycle.stretch)
+			now.stretch = max(now.stretch, i.cycle.stretch)
+			now.violation = now.violation || i.cycle.stretch > i.violation
 		}
-		state = max(state, i.phase)
+		now.phase = max(now.phase, i.phase)
 	}
-	return state, stretch
+	return now
 }
 
 // scaleBestEffort executes lines 23 to 31 of Algorithm 2 for a best-effort instance. Except in an
 // emergency, no instance receives less than its request, which its placement has promised.
-func (s *scaling) scaleBestEffort(i *meteredInstance, state phase, stretch float64) {
+func (s *scaling) scaleBestEffort(i *meteredInstance, now gpuState) {
 	params := s.params
-	i.phase = state
+	i.phase = now.phase
 	switch {
-	case state == none:
+	case i.phase == none:
 		i.scaledShare = i.limit
-	case state == recovery:
+	case i.phase == recovery:
 		i.scaledShare = min(max(i.scaledShare*params.increase, i.request), i.limit)
-	case state == contention:
+	case i.phase == contention:
 		i.scaledShare = max(i.scaledShare, i.request)
-	case state == emergency && stretch > params.violation:
-		i.scaledShare = max(min(i.request, i.scaledShare)/stretch, i.request*params.floor)
-	case state == emergency && stretch > 0 && stretch < params.recovery:
+	case i.phase == emergency && now.violation:
+		i.scaledShare = max(min(i.request, i.scaledShare)/now.stretch, i.request*params.floor)
+	case i.phase == emergency && now.stretch > 0 && now.stretch < params.recovery:
 		i.scaledShare = min(i.scaledShare*params.increase, i.request)
 	}
 }

@@ -161,7 +161,7 @@ func parseInstance(text string) (a AddInstance, err error) {
 }
 
 // TestIntrospectiveTranscripts replays testdata/introspective/*.txt, which have the same format as
-// the multi-token transcripts. In addition, `40ms..100ms 1 +2 +80, 2 +5 +500` stands for periods of
+// the multi-token transcripts. In addition, an instance may have `slo 50ms` or `slo 50ms llm`, and `40ms..100ms 1 +2 +80, 2 +5 +500` stands for periods of
 // 5 ms in each of which the clients launch these numbers of kernels and blocks. For such periods,
 // only the last actions and the changes of phases are printed.
 func TestIntrospectiveTranscripts(t *testing.T) {
@@ -204,6 +204,7 @@ func (s *script) line(line string) error {
 		return s.periods(from, to, rest)
 	}
 	slo := time.Duration(0)
+	line, llm := strings.CutSuffix(line, " llm")
 	if before, objective, ok := strings.Cut(line, " slo "); ok {
 		var err error
 		if slo, err = time.ParseDuration(objective); err != nil {
@@ -217,7 +218,7 @@ func (s *script) line(line string) error {
 		return err
 	}
 	if a, ok := ev.(AddInstance); ok {
-		a.SLO, a.Training = slo, training
+		a.SLO, a.Training, a.LLM = slo, training, llm
 		ev = a
 	}
 	s.step(at, ev, true)

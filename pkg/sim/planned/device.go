@@ -37,12 +37,13 @@ func newDevice(w *world, c Config) *device {
 	return d
 }
 
-// add adds an instance to the GPU. slo is the objective of its function, or 0.
-func (d *device) add(in Instance, f *function, slo time.Duration) {
+// add adds an instance to the GPU. registration has the settings that in lacks.
+func (d *device) add(in Instance, f *function, registration token.AddInstance) {
 	inst := newInstance(d, in, token.ClientID(len(d.instances)+1))
 	d.instances = append(d.instances, inst)
 	name := strconv.Itoa(len(d.instances))
-	d.report(token.AddInstance{Instance: name, Slice: in.Slice, Turns: in.Turns, SLO: slo})
+	registration.Instance, registration.Slice, registration.Turns = name, in.Slice, in.Turns
+	d.report(registration)
 	d.report(token.AddClient{Client: inst.client, Instance: name})
 	if in.Endless {
 		d.report(token.Request{Client: inst.client})

@@ -54,11 +54,12 @@ type Config struct {
 	Routing  Routing
 	WindowMS float64 // 0 means gpu.Window
 
-	// Policy is the policy of the token daemon; empty means multi-token. Objectives are the latency
-	// objectives of functions in ms, for introspective.
+	// Policy is the policy of the token daemon; empty means multi-token. For introspective, Objectives
+	// are the latency objectives of functions in ms, and LLMs are the functions of language models.
 	Policy        string
 	Introspective token.IntrospectiveParameters
 	Objectives    map[string]float64
+	LLMs          []string
 
 	Seed uint64 // of the router's random numbers
 }
@@ -123,7 +124,7 @@ func newWorld(c Config) *world {
 				w.functions[in.Function] = f
 				names = append(names, in.Function)
 			}
-			d.add(in, f, fromMS(c.Objectives[in.Function]))
+			d.add(in, f, token.AddInstance{SLO: fromMS(c.Objectives[in.Function]), LLM: slices.Contains(c.LLMs, in.Function)})
 		}
 		w.gpus = append(w.gpus, d)
 	}

@@ -3,9 +3,9 @@ package planned
 import (
 	"maps"
 	"math"
-	"slices"
 	"time"
 
+	definition "github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place/arrivals"
 	"github.com/gfaas/gfaas/pkg/policy/token"
@@ -32,10 +32,10 @@ type Run struct {
 	Routing  Routing
 	Seed     uint64
 	// Policy and Introspective are those of Config. Under introspective, the instances of a function
-	// have its objective in Demand, unless it is listed in Training.
+	// have its objective in Demand, unless Functions describes it as training.
 	Policy        string
 	Introspective token.IntrospectiveParameters
-	Training      []string
+	Functions     []definition.Function
 	Progress      func(done int) error // called before each group of GPUs; an error ends the run
 }
 
@@ -50,10 +50,16 @@ type Prediction struct {
 // instances for which no request was drawn.
 func (r Run) Predict() (predictions []Prediction, silent []string, err error) {
 	latencies := map[string][]float64{}
-	objectives := map[string]float64{}
+	objectives, llms := map[string]float64{}, []string(nil)
 	for _, d := range r.Demand {
-		if !slices.Contains(r.Training, d.Function) {
-			objectives[d.Function] = d.SLOMS
+		objectives[d.Function] = d.SLOMS
+	}
+	for _, fn := range r.Functions {
+		if fn.Kind == "training" {
+			delete(objectives, fn.Name)
+		}
+		if fn.LLM() {
+			llms = append(llms, fn.Name)
 		}
 	}
 	for n, group := range Groups(r.GPUs) {
@@ -66,7 +72,7 @@ func (r Run) Predict() (predictions []Prediction, silent []string, err error) {
 		}
 		maps.Copy(latencies, Latencies(Config{
 			GPUs: group, Arrivals: times, Routing: r.Routing, WindowMS: arrivals.Window, Seed: r.Seed + uint64(n),
-			Policy: r.Policy, Introspective: r.Introspective, Objectives: objectives,
+			Policy: r.Policy, Introspective: r.Introspective, Objectives: objectives, LLMs: llms,
 		}))
 	}
 	for _, d := range r.Demand {
