@@ -76,7 +76,7 @@ func dockerArgs(t *tool, name, path string) error {
 	if err != nil {
 		return err
 	}
-	grant := preload.Grant{Instance: name, Secret: secret, SMPct: reg.SMPct, Mem: reg.MemLimit, MPSPipeDir: file.get("CUDA_MPS_PIPE_DIRECTORY")}
+	grant := preload.Grant{Instance: name, Secret: secret, SMPct: reg.Slice().LargestSMPct(), Mem: reg.MemLimit, MPSPipeDir: file.get("CUDA_MPS_PIPE_DIRECTORY")}
 	for _, a := range reg.Allocations() {
 		grant.GPU = append(grant.GPU, a.Device())
 	}

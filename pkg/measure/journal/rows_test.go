@@ -124,6 +124,31 @@ func TestResumeRefusesPipe(t *testing.T) {
 	}
 }
 
+// TestResumeWithLimits checks that a file with limits keeps them when rows without limits are appended.
+func TestResumeWithLimits(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "p.csv")
+	row := profile.Row{Function: "f", Config: profile.Config{SMPct: 10, Quota: 0.5, Batch: 1}, ThroughputRPS: 5, P95MS: 9, SMLimitPct: 20, QuotaLimit: 1}
+	text, err := csvLines(profile.Form{Limits: true}, withHeader, row)
+	if err == nil {
+		err = os.WriteFile(path, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, j, err := Resume(path, profile.Form{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := row
+	other.SMPct, other.SMLimitPct, other.QuotaLimit = 20, 0, 0
+	if err := errors.Join(j.Append(other), j.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if rows, err := read(path, profile.Read); err != nil || len(rows) != 2 || rows[0].SMLimitPct != 20 || rows[0].QuotaLimit != 1 || rows[1].QuotaLimit != 0 {
+		t.Errorf("got %+v, %v, want limits of 20%% and 1 in the first row, and none in the second", rows, err)
+	}
+}
+
 // Spreadsheets write a byte order mark and CRLF.
 func TestResumeWithMarkAndCRLF(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "p.csv")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/metrics"
 	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/policy/residency"
@@ -159,6 +160,19 @@ func TestSliceOfModel(t *testing.T) {
 			t.Errorf("%s: slice on a GPU of unknown model: got no row of the profile, want one", scaler)
 		}
 		d.Close()
+	}
+}
+
+// TestSliceWithLimits checks that an instance gets the limits that its row states.
+func TestSliceWithLimits(t *testing.T) {
+	d := newDispatcher(t, fakeShell{}, func(c *Config, s *Settings) {
+		c.Scaler = "heuristic"
+		s.Profile = map[string][]profile.Row{"f": {{Function: "f", Config: profile.Config{SMPct: 30, Quota: 0.5, Batch: 1}, ThroughputRPS: 10, P95MS: 10, SMLimitPct: 60, QuotaLimit: 0.75}}}
+	})
+	defer d.Close()
+	s, profiled := d.Function("f").slice(0)
+	if s.Mem = 0; !profiled || s != (gpu.Slice{SMPct: 30, SMLimitPct: 60, QuotaRequest: 0.5, QuotaLimit: 0.75}) {
+		t.Errorf("got %+v, %v, want 30:60%% of the SMs and a quota of 0.5:0.75", s, profiled)
 	}
 }
 

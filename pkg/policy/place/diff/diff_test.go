@@ -46,4 +46,10 @@ func TestPlans(t *testing.T) {
 	if n := Count(Plans(before, before), Keep); n != 5 || len(Plans(before, before)) != 5 {
 		t.Errorf("a plan and itself: got %d kept of %d changes, want 5 of 5", n, len(Plans(before, before)))
 	}
+	limited := instance("a", 0)
+	limited.SMLimitPct = 60
+	with := plan.Plan{GPUs: []plan.GPU{onGPU(0, limited, instance("b", 0.5))}}
+	if changes := Plans(plan.Plan{GPUs: before.GPUs[:1]}, with); Count(changes, Keep) != 1 {
+		t.Errorf("a plan in which one of two instances gets an SM limit: got %+v, want one kept", changes)
+	}
 }

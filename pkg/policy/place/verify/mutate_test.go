@@ -152,6 +152,7 @@ var mutations = map[string]func(w *world, g *plan.GPU, in *plan.Instance) bool{
 	"function": func(w *world, g *plan.GPU, in *plan.Instance) bool { in.Function = "z"; return true },
 	"sm 0":     func(w *world, g *plan.GPU, in *plan.Instance) bool { in.SMPct = 0; return true },
 	"sm":       func(w *world, g *plan.GPU, in *plan.Instance) bool { in.SMPct += 0.5; return true },
+	"sm limit": func(w *world, g *plan.GPU, in *plan.Instance) bool { in.SMLimitPct = in.SMPct - 0.5; return true },
 	"sm NaN":   func(w *world, g *plan.GPU, in *plan.Instance) bool { in.SMPct = math.NaN(); return true },
 	"quota":    func(w *world, g *plan.GPU, in *plan.Instance) bool { in.QuotaRequest *= 0.9; return true },
 	"limit low": func(w *world, g *plan.GPU, in *plan.Instance) bool {
