@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -53,6 +54,11 @@ by no more than the noise, and by at most 5%, the row counts as equal to the bes
 equal rows, the search chooses the one with the largest quota, and among rows with this
 quota the one with the smallest SM share, so that repeated searches have the same result.
 
+-o csv prints the row of the chosen configuration as a profile with limits (the columns
+sm_limit_pct and quota_limit), for gfaas-place plan --algorithm dilu. The limit of binary
+is the SM share that it finds; the others double the SM share, and beyond 100% the quota.
+If the row states its limits, they are printed.
+
 If no configuration meets the objective, the exit status is 3, and the output contains
 the reason.`
 
@@ -78,6 +84,9 @@ func newSearch(env *cli.Env) *cobra.Command {
   gfaas-profile search --table profile.csv --function resnet --slo 100ms -o json
   # Print each trial of Dilu's search
   gfaas-profile search --table profile.csv --function resnet --slo 69ms --search hybrid -v
+  # Plan with the request and limit that Dilu's search chooses
+  gfaas-profile search --table profile.csv --function resnet --slo 69ms --search hybrid -o csv > chosen.csv
+  gfaas-place plan --algorithm dilu --profile chosen.csv --demand resnet=100
   # Choose SM shares for a training job
   gfaas-profile search --table profile.csv --function bert-train --search binary --batch 8`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(env, cmd) },
@@ -95,7 +104,7 @@ func newSearch(env *cli.Env) *cobra.Command {
 	f.Var(ints(&o.only.Batch), "batch", "batch sizes to consider (default all in the profile)")
 	cli.CompleteWords(cmd, "search", search.Names()...)
 	cli.CompleteFiles(cmd, "csv", "table")
-	env.Outputs(cmd, "table", "json")
+	env.Outputs(cmd, "table", "json", "csv")
 	cli.Meaning(cmd, cli.ExitNo, "no configuration meets the objective")
 	return cmd
 }
@@ -128,8 +137,14 @@ func (o *searchOptions) run(env *cli.Env, cmd *cobra.Command) error {
 	trials := recorded.Replay(s, rows, func(trial int, row profile.Row) {
 		env.Debugf("trial %d %s; reason: %s", trial, trialLine(row, o.goal), s.Reason())
 	})
-	result := newSearchResult(o.function, o.search, trials, s.Choice())
-	if err := env.Show(result, result.table); err != nil {
+	choice := s.Choice()
+	result := newSearchResult(o.function, o.search, trials, choice)
+	if env.Output == "csv" {
+		err = env.Emit(func(w io.Writer) error { return profile.Write(w, chosenRows(choice)) })
+	} else {
+		err = env.Show(result, result.table)
+	}
+	if err != nil {
 		return err
 	}
 	if result.SMPct == nil {
@@ -137,6 +152,17 @@ func (o *searchOptions) run(env *cli.Env, cmd *cobra.Command) error {
 		return cli.Exit(cli.ExitNo)
 	}
 	return nil
+}
+
+// chosenRows returns the row of the choice with its limits, or no row if there is no choice.
+func chosenRows(c search.Choice) []profile.Row {
+	if !c.OK {
+		return nil
+	}
+	if _, _, stated := c.Row.Limits(); !stated {
+		c.Row.SMLimitPct, c.Row.QuotaLimit = c.LimitSMPct, c.LimitQuota
+	}
+	return []profile.Row{c.Row}
 }
 
 func (o *searchOptions) valid(objective bool) error {
@@ -262,6 +288,7 @@ type searchResult struct {
 	P95MS         *float64 `json:"p95_ms"`
 	Efficacy      *float64 `json:"efficacy"`
 	SMLimitPct    *float64 `json:"sm_limit_pct"`
+	QuotaLimit    float64  `json:"quota_limit,omitempty"` // omitted if it equals the quota
 	Reason        string   `json:"reason"`
 }
 
@@ -273,6 +300,9 @@ func newSearchResult(fn, strategy string, trials int, c search.Choice) searchRes
 	efficacy := figures.Round(c.Row.Efficacy(), 6)
 	f.SMPct, f.Quota, f.Batch = &c.Row.SMPct, &c.Row.Quota, &c.Row.Batch
 	f.ThroughputRPS, f.P95MS, f.Efficacy, f.SMLimitPct = &c.Row.ThroughputRPS, &c.Row.P95MS, &efficacy, &c.LimitSMPct
+	if c.LimitQuota > c.Row.Quota {
+		f.QuotaLimit = c.LimitQuota
+	}
 	return f
 }
 

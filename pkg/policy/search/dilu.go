@@ -133,7 +133,7 @@ func (p binary) choice() Choice {
 	if !ok {
 		row = whole
 	}
-	return Choice{OK: true, Row: row, LimitSMPct: max(axis[limit], row.SMPct), Reason: fmt.Sprintf(
+	return Choice{OK: true, Row: row, LimitSMPct: max(axis[limit], row.SMPct), LimitQuota: row.Quota, Reason: fmt.Sprintf(
 		"%s%% of the throughput with all SMs at sm_pct %s (the request), %s%% at %s (the limit)",
 		num(100*row.ThroughputRPS/whole.ThroughputRPS), num(row.SMPct), num(100*limitFraction), num(axis[limit]))}
 }
@@ -218,11 +218,5 @@ func (h hybrid) choice() Choice {
 	if !ok {
 		return h.book.noChoice()
 	}
-	return Choice{OK: true, Row: row, LimitSMPct: doubledSMPct(row.SMPct),
-		Reason: fmt.Sprintf("the best efficacy of %d measured configurations, after which the growth ended", len(h.book.rows))}
+	return inferenceChoice(row, fmt.Sprintf("the best efficacy of %d measured configurations, after which the growth ended", len(h.book.rows)))
 }
-
-// doubledSMPct returns Dilu's limit of an inference function: twice the request, at most the whole GPU
-// (section
-// 3.2).
-func doubledSMPct(smPct float64) float64 { return min(2*smPct, 100) }

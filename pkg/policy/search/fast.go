@@ -274,7 +274,7 @@ func (f *fast) choice() Choice {
 		return f.book.noChoice()
 	}
 	figure := f.book.goal.metricName()
-	c := Choice{OK: true, Row: row, LimitSMPct: doubledSMPct(row.SMPct)}
+	c := inferenceChoice(row, "")
 	if !f.book.goal.meetsSurely(row) {
 		c.Reason = fmt.Sprintf("the best efficacy of %d measured configurations, but the precision of its p95 of %s ms is only %s ms, and no configuration is within the objective with certainty",
 			len(f.book.rows), num(row.P95MS), num(row.P95CIMS))

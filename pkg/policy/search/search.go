@@ -35,8 +35,9 @@ type Choice struct {
 	OK bool // false if no measured configuration meets the goal
 	// Row is the measurement of the configuration: the request.
 	Row profile.Row
-	// LimitSMPct is the largest SM share that is useful: Dilu's limit.
+	// LimitSMPct and LimitQuota are the largest SM share and quota that are useful: Dilu's limit.
 	LimitSMPct float64
+	LimitQuota float64
 	// Reason explains the choice, or why there is none.
 	Reason string
 }
@@ -125,6 +126,12 @@ func (g grid) choice() Choice {
 	if !ok {
 		return g.book.noChoice()
 	}
-	return Choice{OK: true, Row: row, LimitSMPct: doubledSMPct(row.SMPct),
-		Reason: fmt.Sprintf("the best efficacy of %d measured configurations", len(g.book.rows))}
+	return inferenceChoice(row, fmt.Sprintf("the best efficacy of %d measured configurations", len(g.book.rows)))
+}
+
+// inferenceChoice returns the choice of a row with Dilu's limits of an inference function.
+func inferenceChoice(row profile.Row, reason string) Choice {
+	c := Choice{OK: true, Row: row, Reason: reason}
+	c.LimitSMPct, c.LimitQuota = row.InferenceLimits()
+	return c
 }
