@@ -95,6 +95,7 @@ type Instance struct {
 
 	// Its slice: the height and width of its rectangle.
 	SMPct        float64 `json:"sm_pct"`
+	SMLimitPct   float64 `json:"sm_limit_pct,omitempty"` // omitted if it equals sm_pct
 	QuotaRequest float64 `json:"quota_request"`
 	QuotaLimit   float64 `json:"quota_limit"`
 }

@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"errors"
+	"math"
 	"strings"
 	"testing"
 )
@@ -126,6 +127,10 @@ func TestRegistrationValidate(t *testing.T) {
 		"secret long":      func(r *Registration) { r.Secret = strings.Repeat("s", 64) },
 		"gpu":              func(r *Registration) { r.GPU = "nvidia" },
 		"sm":               func(r *Registration) { r.SMPct = 101 },
+		"sm limit":         func(r *Registration) { r.SMLimitPct = 23 },
+		"sm limit high":    func(r *Registration) { r.SMLimitPct = 101 },
+		"sm limit low":     func(r *Registration) { r.SMLimitPct = -1 },
+		"sm limit NaN":     func(r *Registration) { r.SMLimitPct = math.NaN() },
 		"quota":            func(r *Registration) { r.QuotaRequest = 0 },
 		"limit":            func(r *Registration) { r.QuotaLimit = 0.1 },
 		"memory negative":  func(r *Registration) { r.MemLimit = -1 },

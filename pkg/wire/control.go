@@ -293,6 +293,10 @@ type ClientStatus struct {
 	BudgetBlocks uint64 `json:"budget_blocks,omitempty"` // blocks that it may launch, counted from the connection; omitted if not metered
 }
 
+// Busy returns the fraction of the GPU's SM time that the process used in the last full window. Used counts
+// the time on the SM share with which the process started.
+func (c ClientStatus) Busy() float64 { return c.Used * max(c.SMPct, c.SMLimitPct) / 100 }
+
 // StateUnmanaged is the state of a process of an instance that uses the driver without the preload
 // library.
 const StateUnmanaged = "unmanaged"

@@ -16,11 +16,11 @@ func FromTokens(s wire.Status) status.Status {
 		busy, mem := 0.0, 0.0
 		for _, c := range g.Clients {
 			used := c.MemUsedMiB - c.MemParkedMiB
-			busy, mem = busy+c.Used*c.SMPct, mem+used
+			busy, mem = busy+100*c.Busy(), mem+used
 			i := instances[[2]string{c.Instance, g.GPU}]
 			if i == nil { // otherwise another process of the same instance
 				i = &status.Instance{ID: c.Instance, Function: c.Function, GPU: g.GPU, State: c.State, MemUsedMiB: new(float64),
-					SMPct: c.SMPct, QuotaRequest: c.QuotaRequest, QuotaLimit: c.QuotaLimit}
+					SMPct: c.SMPct, SMLimitPct: c.SMLimitPct, QuotaRequest: c.QuotaRequest, QuotaLimit: c.QuotaLimit}
 				instances[[2]string{c.Instance, g.GPU}] = i
 				f := functions[c.Function]
 				if f == nil {

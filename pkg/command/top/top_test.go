@@ -193,7 +193,7 @@ func TestRun(t *testing.T) {
 
 func TestFromTokens(t *testing.T) {
 	s := FromTokens(wire.Status{GPUs: []wire.GPUStatus{{GPU: "sim", Clients: []wire.ClientStatus{
-		{Instance: "b", Function: "f", State: "idle", SMPct: 50, Used: 0.5, MemUsedMiB: 10},
+		{Instance: "b", Function: "f", State: "idle", SMPct: 40, SMLimitPct: 50, Used: 0.5, MemUsedMiB: 10},
 		{Instance: "a", Function: "f", State: "idle", SMPct: 24, Used: 0.5, MemUsedMiB: 20, MemParkedMiB: 5},
 		{Instance: "a", Function: "f", State: "running", SMPct: 24, Used: 0.5, MemUsedMiB: 1},
 	}}}})

@@ -157,7 +157,7 @@ func summary(i *Instance, state string) status.Instance {
 	return status.Instance{
 		ID: r.ID, Function: i.function.name, GPU: strings.Join(r.GPUs, ","), State: state,
 		InFlight: new(callsIn(i.attempts)), Address: r.Handle.Address,
-		SMPct: r.Slice.SMPct, QuotaRequest: r.Slice.QuotaRequest, QuotaLimit: r.Slice.QuotaLimit,
+		SMPct: r.Slice.SMPct, SMLimitPct: r.Slice.SMLimitPct, QuotaRequest: r.Slice.QuotaRequest, QuotaLimit: r.Slice.QuotaLimit,
 	}
 }
 
@@ -167,7 +167,7 @@ func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 // memory of instances on that GPU in MiB, contexts included.
 func usageOf(s *wire.Status, gpu string) (busy, mem float64) {
 	for _, c := range clientsOn(s, gpu) {
-		busy += c.Used * c.SMPct / 100
+		busy += c.Busy()
 		mem += c.MemUsedMiB - c.MemParkedMiB + c.ContextMiB
 	}
 	return min(busy, 1), mem
