@@ -9,6 +9,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/token"
 	"github.com/gfaas/gfaas/pkg/profile"
+	"github.com/gfaas/gfaas/pkg/sim/workload"
 )
 
 // metered returns a simulation of instances on one GPU under the policy introspective.
@@ -129,5 +130,21 @@ func TestAllowance(t *testing.T) {
 		if got := allowance(budget); got != want {
 			t.Errorf("allowance(%d): got %v, want %v", budget, got, want)
 		}
+	}
+}
+
+// TestMeteredTimeIsBounded checks that the simulated time does not grow with the rarest function without bound,
+// because the policy issues tokens 200 times a second while any instance works.
+func TestMeteredTimeIsBounded(t *testing.T) {
+	long := elastic("long", gpu.Slice{SMPct: 50, QuotaRequest: 1, QuotaLimit: 1})
+	long.WorkMS = 80_000
+	group := [][]Instance{{long, elastic("rare", gpu.Slice{SMPct: 50, QuotaRequest: 1, QuotaLimit: 1})}}
+	r := Run{
+		Demand:  []plan.Demand{{Function: "long", RPS: 0.01}, {Function: "rare", RPS: 1e-5}},
+		Pattern: workload.Defaults(), Duration: time.Minute, Seed: 1, Policy: token.Introspection,
+	}
+	times := r.requests(group)["long"]
+	if last := times[len(times)-1] / 1000; last > 60_000 {
+		t.Errorf("time of the last request: got %.0f s, want at most 60000 s", last)
 	}
 }
