@@ -9,7 +9,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
-// Processes queries the memory of GPUs and their processes. It opens the library on first use and keeps it
+// Processes queries the utilization of GPUs, and the memory of GPUs and their processes. It opens the library on first use and keeps it
 // open until Close. It is not safe for concurrent use.
 type Processes struct {
 	// API is the library to call. If nil, it is libnvidia-ml.so.1.
@@ -68,6 +68,22 @@ func (p *Processes) Free(d gpu.Device) (free, total gpu.Bytes, err error) {
 		return 0, 0, fmt.Errorf("memory of GPU %v: %w", d, ret)
 	}
 	return gpu.Bytes(min(memory.Free, math.MaxInt64)), gpu.Bytes(min(memory.Total, math.MaxInt64)), nil
+}
+
+// Busy returns the fraction of NVML's last sample period in which a kernel ran on a GPU, 0 to 1. NVML does
+// not report it for a MIG instance.
+func (p *Processes) Busy(d gpu.Device) (float64, error) {
+	if err := p.init(); err != nil {
+		return 0, err
+	}
+	handle, ret := p.handle(d)
+	if ret == nvml.SUCCESS {
+		var rates nvml.Utilization
+		if rates, ret = handle.GetUtilizationRates(); ret == nvml.SUCCESS {
+			return min(float64(rates.Gpu)/100, 1), nil
+		}
+	}
+	return 0, fmt.Errorf("utilization of GPU %v: %w", d, ret)
 }
 
 func (p *Processes) handle(d gpu.Device) (nvml.Device, nvml.Return) {

@@ -50,6 +50,16 @@ func TestProcesses(t *testing.T) {
 	busy.GetMemoryInfoFunc = func() (nvml.Memory, nvml.Return) {
 		return nvml.Memory{Total: 80 << 30, Free: 70 << 30, Used: 10 << 30}, nvml.SUCCESS
 	}
+	busy.GetUtilizationRatesFunc = func() (nvml.Utilization, nvml.Return) {
+		return nvml.Utilization{Gpu: 25}, nvml.SUCCESS
+	}
+	broken.GetUtilizationRatesFunc = func() (nvml.Utilization, nvml.Return) { return nvml.Utilization{}, nvml.ERROR_GPU_IS_LOST }
+	if got, err := p.Busy(gpu.Device{Index: 0}); got != 0.25 || err != nil {
+		t.Errorf("utilization: got %v, %v; want 0.25", got, err)
+	}
+	if _, err := p.Busy(gpu.Device{Index: 1}); !errors.Is(err, nvml.ERROR_GPU_IS_LOST) {
+		t.Errorf("utilization of a lost GPU: got the error %v, want %v", err, nvml.ERROR_GPU_IS_LOST)
+	}
 	broken.GetMemoryInfoFunc = func() (nvml.Memory, nvml.Return) { return nvml.Memory{}, nvml.ERROR_GPU_IS_LOST }
 	for _, d := range []gpu.Device{{Index: 0}, mig} {
 		if free, total, err := p.Free(d); free != 70<<30 || total != 80<<30 || err != nil {

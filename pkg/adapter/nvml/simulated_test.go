@@ -112,7 +112,9 @@ func TestSimulated(t *testing.T) {
 		if f.PowerW < 50 || f.PowerW > 300 || f.UtilPct > 100 || f.OccupancyPct != 0 {
 			t.Fatalf("figures of a busy GPU: got %+v, want PowerW 50 to 300, UtilPct at most 100, OccupancyPct 0", f)
 		}
-		if f.UtilPct > 50 && f.PowerW > 50 {
+		if busy, err := p.Busy(d); err != nil || busy < 0 || busy > 1 {
+			t.Fatalf("utilization of a busy GPU: got %v, %v; want 0 to 1", busy, err)
+		} else if busy > 0.5 && f.UtilPct > 50 && f.PowerW > 50 {
 			break
 		}
 		if time.Now().After(end) {

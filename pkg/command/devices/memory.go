@@ -10,7 +10,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
-// Occupancy queries the drivers for the memory use of GPUs, real and simulated. It is safe for concurrent use.
+// Occupancy queries the drivers for the utilization and the memory use of GPUs, real and simulated. It is safe for concurrent use.
 type Occupancy struct {
 	simulated string // path of the simulated management library; empty if it cannot be used
 	mu        sync.Mutex
@@ -65,6 +65,21 @@ func (o *Occupancy) Free(name string) (free, total gpu.Bytes, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.library.Free(d)
+}
+
+// Busy returns the fraction of the time in which a kernel ran on a GPU lately, 0 to 1. It fails for a
+// simulated GPU whose management library cannot be used.
+func (o *Occupancy) Busy(name string) (float64, error) {
+	d, readable, err := o.device(name)
+	if err == nil && !readable {
+		err = fmt.Errorf("utilization of GPU %s: the simulated management library cannot be used", name)
+	}
+	if err != nil {
+		return 0, err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.library.Busy(d)
 }
 
 // Beyond returns a message about a memory limit that exceeds the GPU's memory. It returns "" if the limit

@@ -31,6 +31,9 @@ func TestOccupancy(t *testing.T) {
 		if _, _, err := o.Free(name); err == nil {
 			t.Errorf("free memory of GPU %s, which does not exist: got no error, want one", name)
 		}
+		if _, err := o.Busy(name); err == nil {
+			t.Errorf("utilization of GPU %s, which does not exist: got no error, want one", name)
+		}
 		if _, err := o.Processes(name); err == nil {
 			t.Errorf("processes of GPU %s, which does not exist: got no error, want one", name)
 		}

@@ -57,6 +57,7 @@ type serveOptions struct {
 	gpuModel      string
 	startTimeout  time.Duration
 	record        string
+	utilization   string
 	callbackAllow []string
 }
 
@@ -167,6 +168,7 @@ are stored in the folder async next to the state file until they have ended.`,
 	f.Var((*parking)(&o.Park), "park", "for functions with gpu_mem, park the GPU memory of idle instances on the host: with swap (the value of --park alone), the preload library moves the memory, as with gfaas run --oversubscribe; with checkpoint, the driver moves it")
 	f.Lookup("park").NoOptDefVal = gateway.ParkSwap
 	cli.CompleteWords(cmd, "park", gateway.ParkSwap, gateway.ParkCheckpoint)
+	cli.Choice(cmd, &o.utilization, "utilization-source", "for --set utilization=, the source of the utilization of GPUs: the token daemon (GPU time of instances) or NVML (time with any kernel of any program, which is about 100% whenever something runs)", fromTokend, fromNVML)
 	f.BoolVar(&o.Keep, "keep", false, "leave instances running on exit")
 	cli.CompleteFiles(cmd, "sock", "socket")
 	cli.CompleteFiles(cmd, "", "auth")
@@ -177,41 +179,6 @@ are stored in the folder async next to the state file until they have ended.`,
 	cli.Keys(cmd, "scaler-set", scalerKeys()...)
 	cli.Keys(cmd, "placement-set", placementKeys()...)
 	return cmd
-}
-
-// parking is the value of --park: how the gateway parks memory on the host. Empty means that it does not.
-type parking string
-
-func (p *parking) String() string { return string(*p) }
-func (p *parking) Type() string   { return gateway.ParkSwap + "|" + gateway.ParkCheckpoint }
-
-// Set implements pflag.Value. "true", from the flag without a value or from a setting, means swap.
-func (p *parking) Set(text string) error {
-	switch text {
-	case gateway.ParkSwap, gateway.ParkCheckpoint:
-		*p = parking(text)
-	case "true":
-		*p = gateway.ParkSwap
-	case "false", "":
-		*p = ""
-	default:
-		return fmt.Errorf("expected %s or %s", gateway.ParkSwap, gateway.ParkCheckpoint)
-	}
-	return nil
-}
-
-// checkpoints returns an error if the token daemon cannot park the memory of these GPUs with the
-// driver's checkpoints.
-func checkpoints(ctx context.Context, daemon *tokend.Client, gpus []devices.GPU) error {
-	for _, simulated := range []bool{true, false} {
-		if !slices.ContainsFunc(gpus, func(g devices.GPU) bool { return strings.HasPrefix(g.Name, "sim") == simulated }) {
-			continue
-		}
-		if err := daemon.CheckParking(ctx, simulated); err != nil {
-			return cli.Fail(cli.ExitUnavailable, "use --park=swap, which does not need the driver's checkpoints", fmt.Errorf("--park=%s: %w", gateway.ParkCheckpoint, err))
-		}
-	}
-	return nil
 }
 
 // check validates the flags. It also sets values that follow from others.
@@ -457,6 +424,9 @@ func (o *serveOptions) run(cmd *cobra.Command, t *tool) error {
 	drivers := devices.NewOccupancy()
 	defer drivers.Close()
 	cfg.Memory = func(_ context.Context, gpu string) (gateway.Memory, error) { return memoryOf(drivers, gpu) }
+	if cfg.Busy, err = o.utilizationSource(t.env, drivers, gpus); err != nil {
+		return err
+	}
 	var file *os.File
 	switch o.record {
 	case "":
@@ -497,21 +467,6 @@ func (o *serveOptions) run(cmd *cobra.Command, t *tool) error {
 	}
 	log.Info("serving", attrs...)
 	return serveUntilSignals(ctx, g, log)
-}
-
-// memoryOf returns how the memory of a GPU is used. If the driver does not report the use per process,
-// which NVIDIA's may not do, Free and Total are still set.
-func memoryOf(drivers *devices.Occupancy, name string) (m gateway.Memory, err error) {
-	processes, err := drivers.Processes(name)
-	if err == nil {
-		m.Processes = map[int]int64{}
-		for pid, used := range processes {
-			m.Processes[pid] = int64(used)
-		}
-	}
-	free, total, err := drivers.Free(name)
-	m.Free, m.Total = int64(free), int64(total)
-	return m, err
 }
 
 // serveUntilSignals serves until the gateway has shut down after a first signal, or until a second

@@ -78,6 +78,10 @@ type Config struct {
 	// Memory, if set, asks the driver of a GPU for the usage of its memory.
 	Memory func(ctx context.Context, gpu string) (Memory, error)
 
+	// Busy, if set, asks the driver of a GPU for its utilization, 0 to 1, for a policy that
+	// adapts to it. If it is nil, Usage is the source.
+	Busy func(gpu string) (float64, error)
+
 	Policy      queue.Config
 	Set         map[string]string // parameters of the policy, as the user gave them
 	Record      io.Writer         // receives a record of events and decisions, if set
@@ -233,7 +237,7 @@ func newGateway(cfg Config) (*Gateway, error) {
 	}
 	g.instances = instances.New(g.life, g.dispatcher, instances.Config{
 		Log: cfg.Log, Starter: cfg.Starter, Catalog: cfg.Catalog, Alone: cfg.Alone, AtWork: cfg.AtWork, Usage: cfg.Usage, Faults: cfg.Faults, Memory: cfg.Memory,
-		GPUs: cfg.GPUs, Park: cfg.Park, Parker: cfg.Parker, Keep: cfg.Keep, Adapts: cfg.Policy.Utilization > 0,
+		GPUs: cfg.GPUs, Park: cfg.Park, Parker: cfg.Parker, Keep: cfg.Keep, Adapts: cfg.Policy.Utilization > 0, Busy: cfg.Busy,
 		Known: func() { g.api.StartAsync() },
 	})
 	g.metrics.Observe(g.dispatcher.Status)

@@ -193,15 +193,17 @@ func (d *Dispatcher) SetUsage(s *wire.Status) {
 	d.usage = s
 }
 
-// TellUsage sends the policy how busy the GPUs are, according to a report of the token
-// daemon.
-func (d *Dispatcher) TellUsage(s *wire.Status) {
+// BusyOf returns the utilization of a GPU in the token daemon's last window, 0 to 1.
+func BusyOf(s *wire.Status, gpu string) float64 {
+	busy, _ := usageOf(s, gpu)
+	return busy
+}
+
+// SetBusy sends the policy the utilization of a GPU, 0 to 1.
+func (d *Dispatcher) SetBusy(gpu int, busy float64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for i, gpu := range d.cfg.GPUs {
-		busy, _ := usageOf(s, gpu.Name)
-		d.policy.step(&queue.Used{GPU: int32(i), Busy: busy})
-	}
+	d.policy.step(&queue.Used{GPU: int32(gpu), Busy: busy})
 }
 
 // Snapshot returns the policy's snapshot.

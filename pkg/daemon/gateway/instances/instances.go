@@ -37,7 +37,8 @@ type Config struct {
 	Park   string
 	Parker Parker
 	Keep   bool // leave the gateway's instances running on exit
-	Adapts bool // the policy adapts to the load of the GPUs
+	Adapts bool // the policy adapts to the utilization of the GPUs
+	Busy   func(gpu string) (float64, error)
 
 	// Known, if set, is called once all applied functions and running instances are known.
 	Known func()

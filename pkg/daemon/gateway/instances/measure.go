@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	adaptInterval = 200 * time.Millisecond // interval of requests to the token daemon if the policy adapts
+	adaptInterval = 200 * time.Millisecond // interval of samples of the utilization if the policy adapts (MQFQ-Sticky, section 5)
 	usageTimeout  = time.Second            // limit on the token daemon's answer
 )
 
@@ -22,7 +22,7 @@ type meter struct{ *Manager }
 // drivers, until the end of m's life. It begins when all instances are known: before, the
 // memory of unknown instances would count as that of other programs.
 func (m *meter) run() {
-	if m.cfg.Usage == nil && m.cfg.Memory == nil || !m.awaitKnown() {
+	if m.cfg.Usage == nil && m.cfg.Memory == nil && m.cfg.Busy == nil || !m.awaitKnown() {
 		return
 	}
 	interval := dispatch.MemoryEvery
@@ -37,8 +37,24 @@ func (m *meter) run() {
 		} else {
 			s = m.queryUsage(m.life)
 		}
-		if s != nil && m.cfg.Adapts {
-			m.dispatcher.TellUsage(s)
+		if m.cfg.Adapts {
+			m.sample(s)
+		}
+	}
+}
+
+// sample reports the utilization of the GPUs to the dispatcher, according to their drivers if
+// Config.Busy is set, and otherwise according to s, an answer of the token daemon. It omits GPUs
+// whose utilization is unknown.
+func (m *meter) sample(s *wire.Status) {
+	for n, gpu := range m.cfg.GPUs {
+		switch {
+		case m.cfg.Busy != nil:
+			if busy, err := m.cfg.Busy(gpu.Name); err == nil {
+				m.dispatcher.SetBusy(n, busy)
+			}
+		case s != nil:
+			m.dispatcher.SetBusy(n, dispatch.BusyOf(s, gpu.Name))
 		}
 	}
 }
