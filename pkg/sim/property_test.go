@@ -336,6 +336,8 @@ func TestOptions(t *testing.T) {
 				w := draw(t, policy)
 				c := &w.config
 				c.Prefetch = rapid.Bool().Draw(t, "prefetch")
+				c.Swap = rapid.Bool().Draw(t, "swap")
+				c.FixedTTL, c.TTL = rapid.Bool().Draw(t, "fixed TTL"), time.Duration(rapid.IntRange(0, 50).Draw(t, "TTL"))*time.Millisecond
 				c.Uncorrected = !rapid.Bool().Draw(t, "correct")
 				c.Patient = rapid.Bool().Draw(t, "patient")
 				c.Interference = float64(rapid.IntRange(0, 2).Draw(t, "interference"))

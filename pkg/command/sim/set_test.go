@@ -53,13 +53,17 @@ func TestIgnored(t *testing.T) {
 	for _, policy := range queue.Names() {
 		before := decisions(dense, policy, residency.Unlimited, 3)
 		for key, set := range map[string][]string{
-			"t": {"t=0s"}, "alpha": {"alpha=0.1"}, "limit": {"limit=1"}, "starvation": {"starvation=1"}, "penalty": {"penalty=0"},
+			"t": {"t=0s"}, "alpha": {"alpha=0.1"}, "ttl": {"ttl=1ms"}, "charge": {"charge=1s"}, "swap": {"swap=true"}, "limit": {"limit=1"}, "starvation": {"starvation=1"}, "penalty": {"penalty=0"},
 			"correct": {"correct=false", "interference=1"}, "patient": {"patient=true"}, "prefetch": {"prefetch=true"}, "utilization": {"utilization=40", "demand=50"},
 			"tenant-slots": {"tenant-slots=1"}, "tenant-mem": {"tenant-mem=2GiB"}, "tenant-time": {"tenant-time=5"},
 		} {
 			with := before
 			if key == "correct" {
 				with = decisions(dense, policy, residency.Unlimited, 3, "interference=1")
+			}
+			if policy == "gfaas" && (key == "alpha" || key == "prefetch") { // they matter with swap only
+				set = append(set, "swap=true")
+				with = decisions(dense, policy, residency.Unlimited, 3, "swap=true")
 			}
 			same := decisions(dense, policy, residency.Unlimited, 3, set...) == with
 			// A limit on time may have no effect, a lead over T is rare under mqfq, and lalb's

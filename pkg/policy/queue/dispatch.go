@@ -17,9 +17,10 @@ type dispatcher struct {
 	runs        runs
 	batches     *batches // nil unless the policy is batch
 	held        holds
-	rejects     []Action // rejections to report at the end of the step
-	recheck     bool     // waiting invocations may no longer fit any GPU, or their function is barred
-	prefetch    bool
+	rejects     []Action    // rejections to report at the end of the step
+	recheck     bool        // waiting invocations may no longer fit any GPU, or their function is barred
+	prefetch    bool        // memory returns when a queue becomes active
+	swap        bool        // memory follows the states of queues (order.relocations)
 	evictReason reason.Code // the code of evictions
 }
 

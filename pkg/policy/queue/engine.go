@@ -33,7 +33,7 @@ func newEngine(c Config) *engine {
 	if shape.NoHost {
 		e.evictReason = leastRecentlyUsed
 	}
-	e.prefetch = c.Prefetch && shape.EvictLast != nil
+	e.prefetch, e.swap = c.Prefetch && c.Follows(), c.Swap && c.Follows()
 	if c.Utilization > 0 && !OneAtATime(c.Policy) && !shape.UsesClear {
 		e.adaptive = &adaptive{threshold: c.Utilization}
 	}
@@ -219,7 +219,7 @@ func (e *engine) arrived(ev *Arrived, actions []Action) []Action {
 		return append(actions, reject(f, m, code))
 	}
 	e.timeouts.arrived(ev.Deadline, f, m)
-	if e.push(f, m) && e.prefetch {
+	if e.push(f, m) && e.prefetch && !e.swap {
 		actions = e.prefetchFor(f, actions)
 	}
 	return actions
@@ -235,6 +235,23 @@ func (e *engine) prefetchFor(f int32, actions []Action) []Action {
 		e.order.moved(f, gpu)
 		actions = append(actions, Action{Kind: Prefetch, Function: f, GPU: gpu, Instance: e.pool.Instance(instance),
 			Reason: Reason{Code: queueActive}})
+	}
+	return actions
+}
+
+// relocate lets the memory of instances follow the states of their queues.
+func (e *engine) relocate(actions []Action) []Action {
+	out, back := e.order.relocations()
+	for _, f := range out {
+		if e.known(f) {
+			e.pool.Recede(f)
+		}
+	}
+	actions = e.appendChanges(actions, queueNotActive)
+	for _, f := range back {
+		if e.prefetch && e.known(f) {
+			actions = e.prefetchFor(f, actions)
+		}
 	}
 	return actions
 }
@@ -375,6 +392,9 @@ func (e *engine) finishStep(actions []Action) []Action {
 		e.startMinimum(f)
 	}
 	actions = e.appendChanges(actions, "")
+	if e.swap {
+		actions = e.relocate(actions)
+	}
 	e.pool.Expire(e.now)
 	actions = e.appendChanges(actions, idleTimeout)
 	if len(e.retired) > 0 {

@@ -54,7 +54,7 @@ func newGfaas(v *view) *gfaas {
 	o := &gfaas{mqfq: newMQFQ(v, notSticky), longest: longest{of: [2]int32{none, none}}}
 	o.removed = o.restoreReady
 	o.rank, o.mqfq.lift, o.mqfq.released = o.index, o.lift, o.released
-	o.executed = true
+	o.executed, o.fixedCharge, o.follower.on = true, 0, v.config.Swap
 	return o
 }
 
@@ -281,6 +281,8 @@ func (o *gfaas) advanced(now time.Duration) {
 	o.mqfq.advanced(now)
 	o.removeOverdue(now)
 }
+
+func (o *gfaas) wake() time.Duration { return min(o.bookings.wake(), o.mqfq.wake()) }
 
 // moved updates a function after a change of its instances.
 func (o *gfaas) moved(f, _ int32) {

@@ -57,12 +57,12 @@ var kinds = []Kind{
 	},
 	{
 		Name: "mqfq", Help: "an invocation of the function with the least virtual time",
-		Parameters: []policy.Parameter[Options]{ahead, correct, utilization},
+		Parameters: []policy.Parameter[Options]{ahead, correct, fixedCharge, utilization},
 		order:      func(v *view) order { return newMQFQ(v, notSticky) },
 	},
 	{
 		Name: "mqfq-sticky", Help: "like mqfq, but considers all functions whose virtual time exceeds the least one by no more than the parameter t; of these, it prefers the function with the fewest running invocations and, among functions with equally many, the longest queue",
-		Parameters: []policy.Parameter[Options]{ahead, alpha, correct, prefetch, utilization},
+		Parameters: []policy.Parameter[Options]{ahead, alpha, ttl, correct, fixedCharge, prefetch, swap, utilization},
 		order:      func(v *view) order { return newMQFQ(v, sticky) },
 	},
 	{
@@ -94,7 +94,7 @@ var kinds = []Kind{
 	{
 		Name:       "gfaas",
 		Help:       "this project's policy, as fair as mqfq: an invocation of the function that needs the least time per invocation, including the start of an instance; functions whose virtual time is too far above the least one wait (parameter t); an invocation waits for a busy GPU if a start on another GPU would take longer; to make room, the policy evicts the idle instance whose eviction costs later invocations the least time",
-		Parameters: []policy.Parameter[Options]{ahead, correct, utilization},
+		Parameters: []policy.Parameter[Options]{ahead, alpha, correct, prefetch, swap, utilization},
 		order:      func(v *view) order { return newGfaas(v) },
 	},
 }
@@ -106,8 +106,20 @@ var (
 		Set: func(o *Options, v string) (err error) { o.T, err = parseDuration(v); return err },
 	}
 	alpha = policy.Parameter[Options]{
-		Key: "alpha", Default: "2", Help: "how long a function counts as active after its last invocation, in multiples of the mean time between its arrivals; instances of inactive functions are evicted first",
+		Key: "alpha", Default: "2", Help: "how long a function counts as active after its last invocation, in multiples of the mean time between its arrivals; mqfq-sticky evicts instances of inactive functions first",
 		Set: func(o *Options, v string) (err error) { o.Alpha, err = csvfile.Number(v); return err },
+	}
+	ttl = policy.Parameter[Options]{
+		Key: "ttl", Help: "duration (off by default); how long every function counts as active after its last invocation, in place of alpha",
+		Set: func(o *Options, v string) (err error) {
+			o.TTL, err = parseDuration(v)
+			o.FixedTTL = err == nil
+			return err
+		},
+	}
+	fixedCharge = policy.Parameter[Options]{
+		Key: "charge", Help: "duration (off by default); what the virtual time is charged for every invocation, in place of the time that it executes, as if all functions took equally long",
+		Set: func(o *Options, v string) (err error) { o.Charge, err = parseDuration(v); return err },
 	}
 	visits = policy.Parameter[Options]{
 		Key: "limit", Default: "25", Help: "how many times an invocation may be passed over",
@@ -134,8 +146,12 @@ var (
 		Set: func(o *Options, v string) (err error) { o.Patient, err = strconv.ParseBool(v); return err },
 	}
 	prefetch = policy.Parameter[Options]{
-		Key: "prefetch", Default: "false", Help: "true: when an invocation arrives at an empty queue, the memory of an idle instance of the function is moved back to the GPU before the invocation is dispatched",
+		Key: "prefetch", Default: "false", Help: "true: when an invocation arrives at an empty queue, the memory of an idle instance of the function is moved back to the GPU before the invocation is dispatched; with swap=true, also when the function no longer waits because it is too far ahead",
 		Set: func(o *Options, v string) (err error) { o.Prefetch, err = strconv.ParseBool(v); return err },
+	}
+	swap = policy.Parameter[Options]{
+		Key: "swap", Default: "false", Help: "true: the memory of a function's idle instances is moved to the host as soon as the function is inactive or waits because it is too far ahead (parameter t); false: it is moved when an invocation needs room",
+		Set: func(o *Options, v string) (err error) { o.Swap, err = strconv.ParseBool(v); return err },
 	}
 	utilization = policy.Parameter[Options]{
 		Key: "utilization", Help: "percentage (off by default); while a GPU is busy for more of its time than this, it runs fewer than --concurrency invocations at once",

@@ -129,6 +129,8 @@ func (p *lalb) advanced(now time.Duration) {
 	}
 }
 
+func (*lalb) relocations() (out, back []int32) { return nil, nil }
+
 func (p *lalb) wake() time.Duration {
 	if p.engine.config.Patient || p.busyQueued.len() == 0 {
 		return Never

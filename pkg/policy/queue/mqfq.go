@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -14,10 +15,12 @@ import (
 // waiting queues.
 type mqfq struct {
 	ordinary
-	engine       *view
+	engine *view
+	follower
 	flows        []flow
-	unit         unit // of virtual times
-	unitFixed    bool // the unit is fixed, because an invocation was dispatched
+	unit         unit          // of virtual times
+	fixedCharge  time.Duration // unless 0, the execution time that every invocation is charged
+	unitFixed    bool          // the unit is fixed, because an invocation was dispatched
 	sticky       bool
 	preferFewest bool // more than one invocation can run: prefer the fewest in flight
 	t            float64
@@ -52,6 +55,7 @@ const (
 
 func newMQFQ(v *view, sticky bool) *mqfq {
 	o := &mqfq{ordinary: ordinary{v.queues}, engine: v, sticky: sticky, unit: 1}
+	o.follower.on, o.fixedCharge = sticky && v.config.Swap, v.config.Charge
 	o.t = o.unit.fromNS(float64(v.config.T))
 	o.rank = o.key
 	o.lift = func(int32) float64 { return o.global }
@@ -67,6 +71,7 @@ func (o *mqfq) shape(c *residency.Config) {
 
 func (o *mqfq) grow(functions, _, slots int) {
 	o.flows = grown(o.flows, functions)
+	o.follower.grow(functions)
 	o.byFloor.grow(functions)
 	o.ready.grow(functions)
 	o.throttled.grow(functions)
@@ -91,13 +96,20 @@ func (o *mqfq) changed(f int32) {
 		o.unit = u
 		o.t = u.fromNS(float64(o.engine.config.T))
 		for i := range o.engine.functions {
-			if s := &o.engine.functions[i]; s.Weight > 0 {
-				o.flows[i].charge, o.flows[i].warm = u.perWeight(float64(s.Warm), s.Weight), s.Warm
+			if o.engine.functions[i].Weight > 0 {
+				o.setCharge(int32(i))
 			}
 		}
 	}
-	o.flows[f].charge, o.flows[f].warm = o.unit.perWeight(float64(spec.Warm), spec.Weight), spec.Warm
+	o.setCharge(f)
 	o.updateKey(f)
+}
+
+// setCharge computes the charge of a function's invocations.
+func (o *mqfq) setCharge(f int32) {
+	spec, w := &o.engine.functions[f], &o.flows[f]
+	w.warm = spec.Warm
+	w.charge = o.unit.perWeight(float64(cmp.Or(o.fixedCharge, w.warm)), spec.Weight)
 }
 
 // updateKey updates the key of a candidate.
@@ -107,7 +119,10 @@ func (o *mqfq) updateKey(f int32) {
 	}
 }
 
-func (o *mqfq) forget(f int32) { o.flows[f] = flow{} }
+func (o *mqfq) forget(f int32) {
+	o.flows[f] = flow{}
+	o.cease(f)
+}
 
 func (o *mqfq) push(now time.Duration, f int32, m member) {
 	o.queues.push(f, m)
@@ -117,6 +132,7 @@ func (o *mqfq) push(now time.Duration, f int32, m member) {
 	}
 	w.lastArrival = now
 	w.arrivals++
+	o.cease(f)
 	if o.sticky {
 		o.updateKey(f)
 	}
@@ -127,6 +143,9 @@ func (o *mqfq) activated(_ time.Duration, f int32, afresh bool) {
 		w.vt = max(w.vt, o.lift(f))
 	}
 	o.place(f)
+	if afresh && !o.throttled.has(f) {
+		o.resume(f)
+	}
 }
 
 func (o *mqfq) resized(f int32) { o.place(f) }
@@ -171,6 +190,9 @@ func (o *mqfq) placeRisen(f int32) {
 	o.raiseGlobal()
 	if o.flows[f].vt-o.global > o.permittedLead() {
 		o.ready.remove(f)
+		if !o.throttled.has(f) {
+			o.note(f)
+		}
 		o.throttled.set(f, key{b: o.flows[f].vt})
 	} else {
 		o.release(f)
@@ -182,6 +204,7 @@ func (o *mqfq) release(f int32) {
 	if o.throttled.has(f) {
 		o.throttled.remove(f)
 		o.released(f)
+		o.resume(f)
 	}
 	o.ready.set(f, o.rank(f))
 }
@@ -264,10 +287,13 @@ func (o *mqfq) finished(now time.Duration, f int32, r *run, executed time.Durati
 		w.inFlightCharge = 0
 	}
 	before := w.vt
-	if !o.engine.config.Uncorrected {
+	if !o.engine.config.Uncorrected && o.fixedCharge == 0 {
 		w.vt += o.cost(f, executed) - r.charge
 	}
 	o.noteIdle(f)
+	if o.throttled.has(f) { // its instance is idle now
+		o.note(f)
+	}
 	switch {
 	case !o.byFloor.has(f):
 	case o.executed || w.vt != before:
@@ -289,8 +315,13 @@ func (o *mqfq) cost(f int32, executed time.Duration) float64 {
 func (o *mqfq) noteIdle(f int32) {
 	if q := &o.queues.queues[f]; q.len == 0 && q.inFlight == 0 {
 		o.flows[f].idleSince = o.engine.now
+		if o.on {
+			o.idle(f, o.engine.now+o.ttl(f, firstTTL))
+		}
 	}
 }
+
+func (o *mqfq) wake() time.Duration { return o.follower.wake() }
 
 func (o *mqfq) reason(f int32) reason.Reason {
 	if o.throttled.has(f) {
@@ -309,9 +340,5 @@ func (o *mqfq) isActive(f int32) bool {
 	if q.len > 0 || q.inFlight > 0 {
 		return true
 	}
-	ttl := 0.0
-	if w.arrivals > 1 {
-		ttl = o.engine.config.Alpha * float64(w.lastArrival-w.firstArrival) / float64(w.arrivals-1)
-	}
-	return float64(o.engine.now-w.idleSince) < ttl
+	return o.engine.now-w.idleSince < o.ttl(f, 0)
 }

@@ -102,6 +102,9 @@ type order interface {
 	// moved reports that the kind of start that the function would have on the GPU may have
 	// changed.
 	moved(function, gpu int32)
+	// relocations returns the functions whose memory should move to the host ahead of need, and those
+	// whose memory should return, according to the changes since the last call.
+	relocations() (out, back []int32)
 	// wake returns the time at which to decide again even without an event.
 	wake() time.Duration
 	// reason explains why a function with waiting invocations is not dispatched. It returns the zero
@@ -155,6 +158,7 @@ func (ordinary) advanced(time.Duration)                             {}
 func (ordinary) reserves() bool                                     { return false }
 func (ordinary) freed(int32, int32)                                 {}
 func (ordinary) moved(int32, int32)                                 {}
+func (ordinary) relocations() (out, back []int32)                   { return nil, nil }
 func (ordinary) wake() time.Duration                                { return Never }
 func (ordinary) reason(int32) reason.Reason                         { return reason.Reason{} }
 func (ordinary) finished(time.Duration, int32, *run, time.Duration) {}

@@ -36,7 +36,7 @@ const (
 	Reject                     // ID will not run; see Reason
 	Assign                     // ID now waits for that GPU only (LALB)
 	Remove                     // stop an idle instance, or cancel its start: invocations that Run sent there wait again. Lost confirms it
-	Offload                    // move an idle instance's memory to the host; Moved confirms it
+	Offload                    // move an idle instance's memory to the host; Moved confirms it, unless a Run or a Prefetch of the instance precedes that
 	Prefetch                   // move an idle instance's memory to the GPU; Moved confirms it
 	Wake                       // send a Woke event at the time At; send none if At is Never
 	Start                      // start an instance that has no invocation yet; Ready or Lost follows

@@ -75,6 +75,7 @@ const (
 // Codes of the other actions.
 const (
 	queueActive       reason.Code = "queue-active"
+	queueNotActive    reason.Code = "queue-not-active"
 	evictionOrder     reason.Code = "eviction-order"
 	leastRecentlyUsed reason.Code = "least-recently-used"
 	functionChanged   reason.Code = "function-changed"
@@ -138,6 +139,7 @@ var Reasons = reason.Table{
 	reason.Doc(StartFailed, "the function failed to start several times in a row"),
 
 	reason.Doc(queueActive, "the memory of an instance is on the host, and its function has waiting invocations again"),
+	reason.Doc(queueNotActive, "the function's queue is throttled or inactive, so the memory of its idle instances moves to the host ahead of need"),
 	reason.Doc(evictionOrder, "the instance comes first in the order in which the policy evicts instances"),
 	reason.Doc(leastRecentlyUsed, "the instance's model is the least recently used one"),
 	reason.Doc(functionChanged, "the function changed while the instance was starting"),

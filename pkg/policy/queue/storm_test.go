@@ -100,6 +100,7 @@ func (d *driver) startsOf(f int32) *starts {
 
 // instance is an instance.
 type instance struct {
+	moves             int // actions so far that moved its memory or used it
 	function, gpu     int32
 	mem, promised     int64 // promised is the memory that it was promised
 	residual          int64 // in addition to mem, while mem is on the host
@@ -198,6 +199,7 @@ func (d *driver) perform(a *queue.Action) {
 			s.mem = s.promised // it accepts that amount
 		}
 		c.state, c.instance, s.resident = "runs", a.Instance, true
+		s.moves++
 		s.calls++
 		d.run(a.ID, a.Instance, first)
 	case queue.Reject:
@@ -247,7 +249,14 @@ func (d *driver) perform(a *queue.Action) {
 		if a.Kind == queue.Prefetch {
 			to, s.resident, s.mem = residency.GPUWarm, true, s.promised
 		}
-		d.after(d.randomDuration(300*time.Millisecond), func() []queue.Event { return d.finishMove(a.Instance, s, to) })
+		s.moves++
+		move := s.moves
+		d.after(d.randomDuration(300*time.Millisecond), func() []queue.Event {
+			if s.moves != move && to == residency.HostWarm && !s.stopping {
+				return nil // a later action has superseded it
+			}
+			return d.finishMove(a.Instance, s, to)
+		})
 	case queue.Wake:
 		d.wake = a.At
 	case queue.Forget:
@@ -791,6 +800,8 @@ func storm(t *rapid.T, policy string) {
 			Pool: rapid.SampledFrom([]int{residency.Unlimited, 2, 5}).Draw(t, "pool")}}
 	d.config.T = time.Duration(rapid.IntRange(0, 3).Draw(t, "T")) * time.Second
 	d.config.Prefetch, d.config.Patient = rapid.Bool().Draw(t, "prefetch"), rapid.Bool().Draw(t, "patient")
+	d.config.Swap, d.config.FixedTTL = rapid.Bool().Draw(t, "swap"), rapid.Bool().Draw(t, "fixed TTL")
+	d.config.TTL, d.config.Charge = time.Duration(rapid.IntRange(0, 3).Draw(t, "TTL"))*time.Second, time.Duration(rapid.IntRange(0, 1).Draw(t, "charge"))*time.Second
 	d.config.Utilization = float64(rapid.IntRange(0, 1).Draw(t, "utilization")) * 0.8
 	d.config.Limits.Slots = rapid.IntRange(0, 2).Draw(t, "tenant slots")
 	d.policy = d.newPolicy()

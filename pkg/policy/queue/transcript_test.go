@@ -53,6 +53,9 @@ func (s *script) line(words []string) (decisions []string, err error) {
 			"gpus": func(v int64) { s.gpus = int(v) }, "concurrency": func(v int64) { s.gpu.Slots = int(v) },
 			"pool": func(v int64) { s.config.Pool = int(v) }, "mem": func(v int64) { s.gpu.Mem = v },
 			"t": func(v int64) { s.config.T = time.Duration(v) }, "limit": func(v int64) { s.config.Limit = int(v) },
+			"prefetch": func(v int64) { s.config.Prefetch = v > 0 }, "swap": func(v int64) { s.config.Swap = v > 0 },
+			"ttl":        func(v int64) { s.config.TTL, s.config.FixedTTL = time.Duration(v), true },
+			"charge":     func(v int64) { s.config.Charge = time.Duration(v) },
 			"starvation": func(v int64) { s.config.Starvation = float64(v) }, "penalty": func(v int64) { s.config.Penalty = float64(v) },
 		})
 	case "function":
@@ -151,7 +154,10 @@ func (s *script) play() (decisions []string, err error) {
 					events = append(events, event)
 				}
 				if a.Kind == Wake {
-					continue // no work is overdue here
+					if s.events = slices.DeleteFunc(s.events, func(e timed) bool { return e.order < 0 }); a.At < Never {
+						s.events = append(s.events, timed{a.At, math.MaxInt32, -1, &Woke{}})
+					}
+					continue
 				}
 				decisions = append(decisions, fmt.Sprintf("%v %s", now, s.describe(&a)))
 				if a.Kind == Run {

@@ -48,13 +48,14 @@ const (
 	launching                // starting with its invocations
 	offloading               // moving its memory to the host
 	prefetching              // moving its memory to the GPU; otherwise like ready
+	receding                 // moving its memory to the host ahead of need; otherwise like ready, with the memory on the host
 	stopping                 // stopping
 	lost                     // ended, but its invocations have not ended yet
 )
 
 // isIdle reports whether an instance is idle and thus in the lists.
 func (it *instance) isIdle() bool {
-	return (it.stage == ready || it.stage == prefetching) && it.inFlight == 0 && !it.pinned
+	return (it.stage == ready || it.stage == prefetching || it.stage == receding) && it.inFlight == 0 && !it.pinned
 }
 
 // isIdlePinned reports whether an instance is pinned and runs nothing.

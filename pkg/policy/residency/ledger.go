@@ -54,7 +54,7 @@ func (l *ledger) share(index int32) (s share) {
 			s.leaving = size
 		}
 		return s
-	case offloading:
+	case offloading, receding:
 		s.used, s.leaving = residual, it.mem
 	default:
 		if s.used = residual; it.resident {
@@ -160,6 +160,7 @@ func (l *ledger) stop(index int32, verb Verb) {
 	l.report(verb, index)
 	before := l.share(index)
 	it := &l.instances[index]
+	it.resident = it.resident || it.stage == receding // until it has ended
 	it.stage, it.inFlight = stopping, 0
 	l.record(index, before)
 	l.touch(none, it.gpu)

@@ -122,11 +122,11 @@ func (m *memory) Prefetch(function int32, ready time.Duration) (index int32, ok 
 	for gpu := range m.rows.each(f, kind(HostWarm), math.MaxInt) {
 		index := m.rows.on(f, gpu)
 		it := &m.instances[index]
-		if m.gpus[gpu].free() < it.mem {
+		before := m.share(index)
+		if m.gpus[gpu].free()+before.leaving < it.mem {
 			continue
 		}
 		m.unlink(index)
-		before := m.share(index)
 		it.mem = m.memAfterReturn(index)
 		it.resident, it.stage, m.details[index].prefetchEnd = true, prefetching, ready
 		m.record(index, before)
@@ -136,13 +136,44 @@ func (m *memory) Prefetch(function int32, ready time.Duration) (index int32, ok 
 	return none, false
 }
 
+// Recede moves the memory of a function's idle instances to the host ahead of need, least recently
+// finished first. Unlike instances that makeRoom chooses, they can be used before the move has ended;
+// their memory then returns. Memory that failed to move since the instance's last invocation stays.
+func (m *memory) Recede(function int32) {
+	if m.config.NoHost {
+		return
+	}
+	f := &m.hot[function]
+	var idle []int32
+	for gpu := range m.rows.each(f, kind(GPUWarm)|kind(HostWarm), math.MaxInt) {
+		first := len(idle)
+		for index := m.rows.on(f, gpu); index != none; index = m.instances[index].sameFunction.prev {
+			if m.movable(&m.gpus[gpu], &m.instances[index]) && !m.details[index].moveFailed {
+				idle = append(idle, index)
+			}
+		}
+		slices.Reverse(idle[first:])
+	}
+	for _, index := range idle {
+		m.report(ToOffload, index)
+		m.unlink(index)
+		before := m.share(index)
+		m.instances[index].resident, m.instances[index].stage = false, receding
+		m.record(index, before)
+		m.relink(index)
+	}
+}
+
 // Moved records that the memory of an instance has moved to the host or to the GPU, or failed to
 // move if ok is false.
 func (m *memory) Moved(index int32, to Start, ok bool) {
 	it := &m.instances[index]
 	switch {
-	case it.stage == offloading && to == HostWarm:
+	case (it.stage == offloading || it.stage == receding) && to == HostWarm:
 		m.details[index].moveFailed = m.details[index].moveFailed || !ok // evictions stop it instead
+		if it.stage == receding {
+			m.unlink(index)
+		}
 		m.arrived(index, !ok)
 		if m.obsolete(it) {
 			m.remove(index)

@@ -258,7 +258,7 @@ func (p *placement) Serves(function, gpu int32) bool {
 func (p *placement) Usable(function int32) bool {
 	return p.anyInstance(function, func(it *instance) bool {
 		switch it.stage {
-		case ready, offloading, prefetching:
+		case ready, offloading, prefetching, receding:
 			return !p.obsolete(it)
 		case queued:
 			return !it.unstarted() && !p.obsolete(it)

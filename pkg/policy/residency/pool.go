@@ -327,6 +327,9 @@ func (p *Pool) Begin(function int32, at Place) (index int32, started bool) {
 		p.unlink(index)
 	}
 	it, units := &p.instances[index], d.capacityFor(p.sliceOf(&p.hot[function], index))
+	if it.stage == receding { // the invocation ends the move; its memory fits, because it is still on the GPU
+		p.setStage(index, ready)
+	}
 	if it.sliced = units != unit; it.sliced {
 		p.details[index].capacity = units
 	}
@@ -423,7 +426,7 @@ func (p *Pool) Instances() []InstanceStatus {
 		}
 		s := InstanceStatus{Instance: p.Instance(int32(i)), Function: it.function, GPU: it.gpu, InFlight: int(it.inFlight), Since: p.details[i].idleSince,
 			State: [...]string{ready: "idle", queued: "waits for room", starting: "starting", launching: "starting", offloading: "offloading",
-				prefetching: "prefetching", stopping: "stopping", lost: "lost"}[it.stage]}
+				prefetching: "prefetching", receding: "offloading", stopping: "stopping", lost: "lost"}[it.stage]}
 		if it.resident && it.stage != queued {
 			s.Mem = it.mem
 		}
