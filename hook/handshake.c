@@ -187,7 +187,7 @@ static bool say_hello(int fd, unsigned place, uint64_t used, const struct gf_ide
 {
     struct gf_hello hello = {.h = gf_header(GF_MSG_HELLO, sizeof hello), .pid = (uint32_t)getpid(),
                              .device = place, .mem_used = used};
-    hello.h.flags = GF_HELLO_MANY_SLOTS;
+    hello.h.flags = GF_HELLO_MANY_SLOTS | GF_HELLO_MOVES;
     memcpy(hello.instance, who->instance, sizeof hello.instance);
     memcpy(hello.secret, who->secret, sizeof hello.secret);
     return gf_transmit(fd, &hello, sizeof hello);

@@ -181,6 +181,17 @@ static void check_lease(struct gf_device *device, struct watch *w, uint32_t leas
     return_lease(device, w->lease, false);
 }
 
+/* Moves memory at the daemon's order, and reports the end. Returns false if the connection has ended. */
+static bool obey(struct gf_device *device, struct gf_move order)
+{
+    struct gf_link *link = &device->link;
+    struct gf_moved message = {gf_header(GF_MSG_MOVED, sizeof message), order.number, gf_mem_order(device, order.to_host)};
+    pthread_mutex_lock(&link->lock);
+    bool sent = gf_link_ours(link) && gf_transmit(link->sock, &message, sizeof message);
+    pthread_mutex_unlock(&link->lock);
+    return sent;
+}
+
 /* Handles one message of the daemon. Returns false if the connection has ended, or if the bytes are
  * not a message, as from a socket that is not the library's. */
 static bool handle_message(struct gf_device *device)
@@ -198,6 +209,11 @@ static bool handle_message(struct gf_device *device)
     /* A message of any type: gf_is checks the rest of the header. */
     if (n <= 0 || !gf_is(bytes, n, ((struct gf_header *)bytes)->type, (size_t)n))
         return false;
+    struct gf_move order;
+    if (gf_is(bytes, n, GF_MSG_MOVE, sizeof order)) {
+        memcpy(&order, bytes, sizeof order);
+        return obey(device, order);
+    }
     uint32_t ended;
     memcpy(&ended, bytes + offsetof(struct gf_lease_end, lease), sizeof ended);
     if (gf_is(bytes, n, GF_MSG_LEASE_END, sizeof(struct gf_lease_end)) && ended != GF_NO_LEASE &&

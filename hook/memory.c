@@ -61,6 +61,8 @@ int gf_mem_maintain(struct gf_device *d, bool idle)
     return swap < 0 || swap > SHRINK_POLL_MS ? SHRINK_POLL_MS : swap;
 }
 
+bool gf_mem_order(struct gf_device *d, bool to_host) { return gf_swap_order(d, to_host); }
+
 /* Pools shrink when the program synchronizes, which usually happens soon after a free, so a few
  * counts are enough. */
 void gf_mem_expect_shrink(struct gf_device *d)

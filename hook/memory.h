@@ -34,6 +34,9 @@ void gf_mem_recount_pools(struct gf_device *device);
  * the device; `idle` is true if no thread waits for one. Returns the ms until it must be called again, or
  * -1 if there is nothing to do until the device is used. */
 int gf_mem_maintain(struct gf_device *device, bool idle);
+/* Moves the managed memory to the host or to the device, as the daemon has ordered. Work of the program ends
+ * the move. Returns false if some memory has not moved. The helper thread calls it. */
+bool gf_mem_order(struct gf_device *device, bool to_host);
 /* Moves memory back to the device before the stream's next work, if it was swapped out. */
 GF_COLD void gf_swap_in_now(struct gf_device *device, CUstream stream);
 static inline void gf_swap_in(struct gf_device *device, CUstream stream)

@@ -5,13 +5,13 @@
 /* Returns the bytes that remain of the limit, or UINT64_MAX if there is no limit. */
 static uint64_t remaining(struct gf_device *d)
 {
-    uint64_t most = gf_mem_limit(d), held = gf_mem_used_by_all(d);
+    uint64_t most = gf_swap_limit(d), held = gf_mem_used_by_all(d);
     return !most ? UINT64_MAX : held < most ? most - held : 0;
 }
 
 static uint64_t total(struct gf_device *d)
 {
-    uint64_t most = gf_mem_limit(d);
+    uint64_t most = gf_swap_limit(d);
     return most ? most : UINT64_MAX;
 }
 

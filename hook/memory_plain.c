@@ -22,10 +22,20 @@ static CUresult finish_block(struct gf_block *b, CUresult result, CUdeviceptr ad
     return result;
 }
 
+/* Allocates managed memory in place of device memory. Its bytes are already on the account. */
+static CUresult allocate_managed(CUdeviceptr *dptr, size_t bytes)
+{
+    struct gf_device *d = gf_mem_current_device();
+    uint64_t most = d ? gf_swap_limit(d) : 0;
+    if (most && gf_mem_used_by_all(d) > most)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return gf_real.cuMemAllocManaged(dptr, bytes, CU_MEM_ATTACH_GLOBAL);
+}
+
 /* Allocates memory for cuMemAlloc_v2. */
 static CUresult allocate(CUdeviceptr *dptr, size_t bytes)
 {
-    return gf_oversubscribed() ? gf_real.cuMemAllocManaged(dptr, bytes, CU_MEM_ATTACH_GLOBAL) : gf_real.cuMemAlloc_v2(dptr, bytes);
+    return gf_oversubscribed() ? allocate_managed(dptr, bytes) : gf_real.cuMemAlloc_v2(dptr, bytes);
 }
 
 #define GF_ALLOC(symbol, params, args, call, is_managed) \
@@ -53,7 +63,7 @@ static CUresult managed_rows(CUdeviceptr *dptr, size_t *pitch, size_t width, siz
     *pitch = (width + PITCH - 1) / PITCH * PITCH;
     if (*pitch < width || height > SIZE_MAX / *pitch)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    return gf_real.cuMemAllocManaged(dptr, *pitch * height, CU_MEM_ATTACH_GLOBAL);
+    return allocate_managed(dptr, *pitch * height);
 }
 
 /* Allocates memory for cuMemAllocPitch_v2. */

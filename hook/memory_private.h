@@ -149,9 +149,14 @@ void gf_pools_fork_child(void);
 
 /* Reports whether plain allocations become managed memory. */
 bool gf_oversubscribed(void);
+/* Returns the limit of the device's account, in bytes (0: none). Without one, an oversubscribed instance gets
+ * no more than the device has, as it would without oversubscription: otherwise it could fill the host's memory. */
+uint64_t gf_swap_limit(struct gf_device *d);
 /* Moves managed memory to the host once the device has been idle for a while. Returns the ms until it
  * must be called again, or -1 if there is nothing to do until the device is used. The helper calls it. */
 int gf_swap_maintain(struct gf_device *d, bool idle);
+/* As gf_mem_order. */
+bool gf_swap_order(struct gf_device *d, bool to_host);
 void gf_swap_fork_child(void);
 
 #pragma GCC visibility pop

@@ -1,9 +1,11 @@
-/* memory_swap.c: oversubscription (gfaas run --oversubscribe).
+/* memory_swap.c: oversubscription (gfaas run --oversubscribe, gfaas serve --park=swap).
  *
  * The allocations of an oversubscribed instance are managed memory. So instances whose limits sum to more
  * than the GPU's memory can run one after another: the library moves an idle instance's memory to the host,
  * and back to the GPU before the instance's next work (MQFQ-Sticky, section 5.2, prefetch and swap; the
- * driver alone would move pages only when they are touched).
+ * driver alone would move pages only when they are touched). With GFAAS_OVERSUBSCRIBE=1, memory moves to the
+ * host when the instance has been idle for SWAP_AFTER_NS. With GFAAS_OVERSUBSCRIBE=ordered, it moves only when
+ * the daemon orders it, for a scheduler that knows which instance is needed next.
  *
  * All moves are hints to the driver, which keeps the pages coherent. If a move fails, the memory stays where
  * it is, which is harmless. */
@@ -18,15 +20,28 @@
 #define PIECE_BYTES (64u << 20)  /* bytes moved at a time: 3 ms over PCIe, the longest delay of a launch */
 #define POLL_NS 200000           /* poll interval during a move */
 
-bool gf_oversubscribed(void)
+enum mode { UNKNOWN, NOT_OVERSUBSCRIBED, WHEN_IDLE, WHEN_ORDERED };
+
+static enum mode mode(void)
 {
-    enum { UNKNOWN, NO, YES };
     static uint32_t known;
     if (!gf_load(&known)) {
         const char *value = getenv("GFAAS_OVERSUBSCRIBE");
-        gf_store(&known, value && !strcmp(value, "1") ? YES : NO);
+        value = value ? value : "";
+        gf_store(&known, !strcmp(value, "1") ? WHEN_IDLE : !strcmp(value, "ordered") ? WHEN_ORDERED : NOT_OVERSUBSCRIBED);
     }
-    return gf_load(&known) == YES;
+    return gf_load(&known);
+}
+
+bool gf_oversubscribed(void) { return mode() != NOT_OVERSUBSCRIBED; }
+
+uint64_t gf_swap_limit(struct gf_device *d)
+{
+    size_t total = 0;
+    uint64_t limit = gf_mem_limit(d);
+    if (!limit && gf_oversubscribed())
+        gf_real.cuDeviceTotalMem_v2(&total, (CUdevice)gf_ordinal(d));
+    return limit ? limit : total;
 }
 
 /* Returns the ranges of the device's managed memory and their number. The caller frees the array. */
@@ -67,17 +82,17 @@ void gf_swap_in_now(struct gf_device *d, CUstream stream)
     free(all);
 }
 
-/* Starts moving a piece of a block to the host. If `piece` is NULL, queries instead whether the move has
+/* Starts moving a piece of a block to the host, or to the device. If `piece` is NULL, queries instead whether the move has
  * finished. Both happen in the block's context, on this thread's own stream. Sets *result to the driver's
  * answer. Returns false, and does not call the driver, if the block was freed or its context cannot be entered
  * (see gf_context_enter). */
-static bool move_or_query(struct gf_device *d, const struct gf_range *block, const struct gf_range *piece, CUresult *result)
+static bool move_or_query(struct gf_device *d, const struct gf_range *block, const struct gf_range *piece, bool to_host, CUresult *result)
 {
     CUcontext context;
     pthread_mutex_lock(&d->lock);
     bool entered = gf_block_context(block->at, &context) && gf_context_enter(d, context);
     if (entered) {
-        *result = piece ? prefetch(*piece, CU_DEVICE_CPU, CU_STREAM_PER_THREAD) : gf_real.cuStreamQuery(CU_STREAM_PER_THREAD);
+        *result = piece ? prefetch(*piece, to_host ? CU_DEVICE_CPU : (CUdevice)gf_ordinal(d), CU_STREAM_PER_THREAD) : gf_real.cuStreamQuery(CU_STREAM_PER_THREAD);
         gf_context_exit();
     }
     pthread_mutex_unlock(&d->lock);
@@ -90,40 +105,69 @@ static bool has_work(struct gf_device *d)
     return __atomic_load_n(&d->waiting, __ATOMIC_SEQ_CST) || __atomic_load_n(d->gate, __ATOMIC_SEQ_CST);
 }
 
-/* Moves a block to the host in pieces, until the instance has work. */
-static void move_out(struct gf_device *d, struct gf_range block)
+/* Moves a block to the host or to the device in pieces, until the instance has work. Returns false if the
+ * block has not moved completely. */
+static bool move(struct gf_device *d, struct gf_range block, bool to_host)
 {
-    for (uint64_t done = 0; done < block.size && !has_work(d);) {
+    uint64_t done = 0;
+    while (done < block.size && !has_work(d)) {
         struct gf_range piece = {block.at + done, block.size - done < PIECE_BYTES ? block.size - done : PIECE_BYTES};
         CUresult result;
         pthread_mutex_lock(&move_lock);
-        gf_store(&d->swapped_out, true);
-        bool started = move_or_query(d, &block, &piece, &result) && result == CUDA_SUCCESS, exists = started;
-        while (exists && (exists = move_or_query(d, &block, NULL, &result)) && result == CUDA_ERROR_NOT_READY)
+        if (to_host)
+            gf_store(&d->swapped_out, true);
+        bool started = move_or_query(d, &block, &piece, to_host, &result) && result == CUDA_SUCCESS, exists = started;
+        while (exists && (exists = move_or_query(d, &block, NULL, to_host, &result)) && result == CUDA_ERROR_NOT_READY)
             gf_pause_ns(POLL_NS);
-        if (exists && result == CUDA_SUCCESS) /* the driver reports that the piece is on the host */
+        bool moved = exists && result == CUDA_SUCCESS; /* the driver reports the end of the move */
+        if (moved && to_host)
             gf_mem_set_parked(d, d->mem_parked + piece.size);
+        else if (moved) /* 0 if the program's work has started to move everything back meanwhile */
+            gf_mem_set_parked(d, d->mem_parked > piece.size ? d->mem_parked - piece.size : 0);
         pthread_mutex_unlock(&move_lock);
         if (!started)
-            return;
+            return false;
         done += piece.size;
     }
+    return done >= block.size;
 }
 
-/* Moves the device's managed memory to the host, until the instance has work. */
-static void swap_out(struct gf_device *d)
+/* Moves the device's managed memory to the host or to the device, until the instance has work. Returns false
+ * if some of it has not moved. */
+static bool move_all(struct gf_device *d, bool to_host)
 {
     unsigned count = 0;
     struct gf_range *all = managed_ranges(d, &count);
+    bool complete = all;
+    if (to_host)
+        gf_mem_set_parked(d, 0); /* an earlier move may not have been followed by work: count from the beginning */
     for (unsigned i = 0; i < count; i++)
-        move_out(d, all[i]);
+        complete = move(d, all[i], to_host) && complete;
     free(all);
+    return complete;
+}
+
+bool gf_swap_order(struct gf_device *d, bool to_host)
+{
+    if (!gf_oversubscribed())
+        return true; /* no memory is managed */
+    if (!to_host && !gf_load(&d->swapped_out))
+        return true;
+    if (!move_all(d, to_host))
+        return false;
+    pthread_mutex_lock(&move_lock);
+    if (!to_host && !has_work(d)) { /* work that begins now moves nothing, because everything is there */
+        gf_store(&d->swapped_out, false);
+        gf_mem_set_parked(d, 0);
+    }
+    pthread_mutex_unlock(&move_lock);
+    return true;
 }
 
 int gf_swap_maintain(struct gf_device *d, bool idle)
 {
     uint64_t now = gf_now_ns();
-    if (!idle || !gf_oversubscribed()) {
+    if (!idle || mode() != WHEN_IDLE) {
         d->idle_since = 0;
         return -1;
     }
@@ -133,7 +177,7 @@ int gf_swap_maintain(struct gf_device *d, bool idle)
         return -1;
     if (now - d->idle_since < SWAP_AFTER_NS)
         return (int)((d->idle_since + SWAP_AFTER_NS - now) / 1000000) + 1;
-    swap_out(d);
+    move_all(d, true);
     d->idle_since = UINT64_MAX;
     return -1;
 }

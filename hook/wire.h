@@ -20,6 +20,8 @@
 #define GF_MSG_NOTED 8
 #define GF_MSG_ENDING 9
 #define GF_MSG_FAULT 10
+#define GF_MSG_MOVE 11
+#define GF_MSG_MOVED 12
 #define GF_UNMANAGED_RESTORED 0
 #define GF_UNMANAGED_STATIC 1
 #define GF_UNMANAGED_LIBC 2
@@ -31,6 +33,7 @@
 #define GF_NAME_SIZE 64
 #define GF_REASON_SIZE 128
 #define GF_HELLO_MANY_SLOTS 1
+#define GF_HELLO_MOVES 2
 #define GF_REFUSED_FULL 1
 #define GF_PAGE_SLOTS 64
 #define GF_PAGE_SLOTS_MOST 1024
@@ -173,6 +176,26 @@ _Static_assert(sizeof(struct gf_fault) == 88, "size of gf_fault");
 _Static_assert(offsetof(struct gf_fault, code) == 16, "layout of gf_fault");
 _Static_assert(offsetof(struct gf_fault, reserved) == 20, "layout of gf_fault");
 _Static_assert(offsetof(struct gf_fault, call) == 24, "layout of gf_fault");
+
+/* daemon to process: move the managed memory */
+struct gf_move {
+	struct gf_header h;
+	uint32_t number;
+	uint32_t to_host;
+};
+_Static_assert(sizeof(struct gf_move) == 24, "size of gf_move");
+_Static_assert(offsetof(struct gf_move, number) == 16, "layout of gf_move");
+_Static_assert(offsetof(struct gf_move, to_host) == 20, "layout of gf_move");
+
+/* process to daemon: the move has ended */
+struct gf_moved {
+	struct gf_header h;
+	uint32_t number;
+	uint32_t complete;
+};
+_Static_assert(sizeof(struct gf_moved) == 24, "size of gf_moved");
+_Static_assert(offsetof(struct gf_moved, number) == 16, "layout of gf_moved");
+_Static_assert(offsetof(struct gf_moved, complete) == 20, "layout of gf_moved");
 
 /* one process's part of the instance page */
 struct gf_slot {

@@ -1,7 +1,8 @@
 /* swap: under oversubscription, works on MIB of memory ROUNDS times, and waits after each round
- * until the library has moved the memory to the host.
+ * until the library has moved the memory to the host. With "back", it then waits until the memory is
+ * on the GPU again.
  *
- *   swap MIB ROUNDS
+ *   swap MIB ROUNDS [back]
  *
  * It prints a line per round. Exit status 77: the driver has no managed memory. */
 #include "kinds.h"
@@ -72,7 +73,7 @@ static void look(void)
 int main(int argc, char **argv)
 {
     const double patience = 60;
-    if (argc != 3)
+    if (argc != 3 && argc != 4)
         return 2;
     if (!driver_find("cuMemAllocManaged"))
         return 77;
@@ -94,6 +95,8 @@ int main(int argc, char **argv)
             ASSERT(now_s() < end);
         printf("round %d: out and in\n", round);
         fflush(stdout);
+        for (double end = now_s() + patience; argc == 4 && place(vector[0]) == CU_DEVICE_CPU; usleep(1000))
+            ASSERT(now_s() < end);
     }
     for (int i = 0; i < 3; i++)
         ASSERT_SUCCESS(cuMemFree(vector[i]));

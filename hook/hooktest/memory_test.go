@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
@@ -240,6 +241,51 @@ func TestMemoryPools(t *testing.T) {
 	h.eventually("the program has ended", p.exited)
 	if err := p.wait(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestSwapOrdered lets the daemon order the moves of an instance's memory, with and without a memory
+// limit. The library moves nothing to the host by itself. An instance without a limit cannot allocate
+// more than the GPU has.
+func TestSwapOrdered(t *testing.T) {
+	t.Parallel()
+	const rounds = 3
+	h := newHost(t)
+	h.settings = []string{"GFAAS_SIM_GPU=sms=8,mem=512MiB"}
+	h.start()
+	swapper := tokend.Swapper{Client: h.client}
+	for id, limit := range map[string]gpu.Bytes{"limited": 256 * gpu.MiB, "unlimited": 0} {
+		t.Run(id, func(t *testing.T) {
+			h := h.within(t)
+			p := h.run(append(h.limited(id, limit), "GFAAS_OVERSUBSCRIBE=ordered"), "check/swap", "240", fmt.Sprint(rounds), "back")
+			memory := func() (used, parked float64) {
+				row, _ := h.row(id)
+				return row.MemUsedMiB, row.MemParkedMiB
+			}
+			h.eventually("the memory is allocated", func() bool { used, _ := memory(); return used > 239 })
+			for round := range rounds {
+				// An order before the work of this round is undone by that work.
+				h.eventually("the program sees its memory on the host", func() bool {
+					return swapper.Park(t.Context(), id) == nil && strings.Count(p.out.String(), "out and in") > round
+				})
+				if used, parked := memory(); parked != used {
+					t.Errorf("round %d: got %v of %v MiB on the host, want all", round, parked, used)
+				}
+				if err := swapper.Unpark(t.Context(), id); err != nil {
+					t.Error(err)
+				}
+			}
+			if err := p.wait(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	// An idle program keeps its memory on the GPU for longer than the time of the library's own rule.
+	idle := h.run(append(h.limited("idle", 256*gpu.MiB), "GFAAS_OVERSUBSCRIBE=ordered"), "check/swap", "24", "1")
+	h.eventually("the memory is allocated", func() bool { row, _ := h.row("idle"); return row.MemUsedMiB > 23 && row.State == "idle" })
+	time.Sleep(700 * time.Millisecond)
+	if row, _ := h.row("idle"); row.MemParkedMiB != 0 || strings.Contains(idle.out.String(), "out and in") {
+		t.Errorf("memory of an idle program without an order: got %v MiB on the host, want 0", row.MemParkedMiB)
 	}
 }
 

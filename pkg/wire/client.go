@@ -35,6 +35,9 @@ const (
 	MsgEnding    MsgType = 9 // process to daemon, if the page has PageEndings: the lease's work in flight will soon finish
 
 	MsgFault MsgType = 10 // process to daemon, if the page has PageFaults: it can no longer use CUDA
+
+	MsgMove  MsgType = 11 // daemon to process: move managed memory (GFAAS_OVERSUBSCRIBE); older libraries ignore it
+	MsgMoved MsgType = 12 // process to daemon: answers a Move
 )
 
 // Values of UnmanagedProgram.Kind: why a program that a process starts would run without the preload
@@ -58,12 +61,15 @@ type Header struct {
 	Type    uint16
 	Version uint16
 	Size    uint32 // of the whole message in bytes, header included
-	Flags   uint32 // HelloManySlots or RefusedFull; 0 and ignored in other messages
+	Flags   uint32 // HelloManySlots, HelloMoves or RefusedFull; 0 and ignored in other messages
 }
 
 // HelloManySlots in Header.Flags of a Hello: the library supports PageSlotsMost slots in an
 // instance page. Older libraries support PageSlots.
 const HelloManySlots uint32 = 1 << 0
+
+// HelloMoves in Header.Flags of a Hello: the library answers Move. Older libraries ignore it.
+const HelloMoves uint32 = 1 << 1
 
 // RefusedFull in Header.Flags of a Refused: the instance has the maximum number of processes. The
 // process may try again; work that waits for a slot fails after a while.
@@ -87,7 +93,7 @@ type Name [64]byte
 type Reason [128]byte
 
 // Message is a client message: Hello, Welcome, Refused, Request, LeaseEnd, Return,
-// UnmanagedProgram, Noted, Ending or Fault.
+// UnmanagedProgram, Noted, Ending, Fault, Move or Moved.
 type Message interface{ Type() MsgType }
 
 // Hello identifies a process. A process that connects again reports the GPU memory that it has
@@ -144,6 +150,18 @@ type Fault struct {
 	Call     Name // driver API function that returned the error
 }
 
+// Move orders a process to move its managed memory.
+type Move struct {
+	Number uint32 // identifies the order
+	ToHost uint32 // 1: to the host; 0: to the GPU
+}
+
+// Moved answers a Move when the move has ended.
+type Moved struct {
+	Number   uint32 // of the Move
+	Complete uint32 // 1: all managed memory has moved; 0: the process had work, or the driver refused
+}
+
 // UnmanagedProgram reports a program that a process of an instance starts and that leaves the slice,
 // or would have left it (ProgramRestored).
 type UnmanagedProgram struct {
@@ -189,6 +207,12 @@ func (Ending) Type() MsgType { return MsgEnding }
 
 // Type implements Message.
 func (Fault) Type() MsgType { return MsgFault }
+
+// Type implements Message.
+func (Move) Type() MsgType { return MsgMove }
+
+// Type implements Message.
+func (Moved) Type() MsgType { return MsgMoved }
 
 // MakeName pads an instance ID or secret. It fails if the text contains NUL or leaves no room for
 // one.
@@ -286,7 +310,7 @@ var codecs = [...]codec{
 	MsgHello: codecOf[Hello](), MsgWelcome: codecOf[Welcome](), MsgRefused: codecOf[Refused](),
 	MsgRequest: codecOf[Request](), MsgLeaseEnd: codecOf[LeaseEnd](), MsgReturn: codecOf[Return](),
 	MsgUnmanaged: codecOf[UnmanagedProgram](), MsgNoted: codecOf[Noted](), MsgEnding: codecOf[Ending](),
-	MsgFault: codecOf[Fault](),
+	MsgFault: codecOf[Fault](), MsgMove: codecOf[Move](), MsgMoved: codecOf[Moved](),
 }
 
 // codec decodes the body of a message, which follows the header.

@@ -19,12 +19,12 @@ func sample(t testing.TB) []Message {
 		Refused{Reason: MakeReason("no such instance")},
 		Request{}, LeaseEnd{Lease: 9}, Return{Lease: 9, Flags: ReturnWantsMore, UsedNS: 12345},
 		UnmanagedProgram{Kind: ProgramStatic, Instance: name, Secret: name, Program: MakeReason("/bin/busybox")}, Noted{First: 1},
-		Ending{Lease: 9, LeftNS: 250000}, Fault{Code: 700, Call: name},
+		Ending{Lease: 9, LeftNS: 250000}, Fault{Code: 700, Call: name}, Move{Number: 2, ToHost: 1}, Moved{Number: 2, Complete: 1},
 	}
 }
 
 func TestRoundTrip(t *testing.T) {
-	sizes := map[MsgType]int{MsgHello: 160, MsgWelcome: 40, MsgRefused: 144, MsgRequest: 16, MsgLeaseEnd: 24, MsgReturn: 32, MsgUnmanaged: 280, MsgNoted: 24, MsgEnding: 32, MsgFault: 88}
+	sizes := map[MsgType]int{MsgHello: 160, MsgWelcome: 40, MsgRefused: 144, MsgRequest: 16, MsgLeaseEnd: 24, MsgReturn: 32, MsgUnmanaged: 280, MsgNoted: 24, MsgEnding: 32, MsgFault: 88, MsgMove: 24, MsgMoved: 24}
 	for _, m := range sample(t) {
 		frame := Append(nil, m)
 		if len(frame) != sizes[m.Type()] {
@@ -56,7 +56,7 @@ func TestParseRefuses(t *testing.T) {
 		{"size", bend(8, 33), "33 bytes according to the header"},
 		{"cut", good[:31], "the record has 31"},
 		{"type 0", bend(4, 0), "unknown type 0"},
-		{"type 11", bend(4, 11), "unknown type 11"},
+		{"type 13", bend(4, 13), "unknown type 13"},
 		{"other type", bend(4, byte(MsgHello)), "has a body of 16 bytes"},
 		{"long", make([]byte, MaxMessage+1), "at most 512"},
 	} {

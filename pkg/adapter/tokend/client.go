@@ -244,6 +244,21 @@ func (c *Client) Unpark(ctx context.Context, id string) error {
 	return ignoreNotFound(c.onInstance(ctx, "unpark", http.MethodDelete, id, "/parked", nil))
 }
 
+// Swapper moves the managed memory of instances: the preload library of their processes does it, as
+// with GFAAS_OVERSUBSCRIBE.
+type Swapper struct{ *Client }
+
+// Park moves all memory of an instance to the host. It returns an error if the instance has work or
+// if some memory stays on the GPU. The memory returns with Unpark, or before the instance's next work.
+func (s Swapper) Park(ctx context.Context, id string) error {
+	return s.onInstance(ctx, "move the memory of", http.MethodPut, id, "/swapped", nil)
+}
+
+// Unpark moves the memory of an instance to the GPU, unless the instance has work that does so.
+func (s Swapper) Unpark(ctx context.Context, id string) error {
+	return s.onInstance(ctx, "move the memory of", http.MethodDelete, id, "/swapped", nil)
+}
+
 // onInstance sends a request about an instance. path is relative to the instance's own.
 func (c *Client) onInstance(ctx context.Context, operation, method, id, path string, in any) error {
 	if err := c.do(ctx, method, "/v1/instances/"+url.PathEscape(id)+path, in, nil); err != nil {

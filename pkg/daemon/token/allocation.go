@@ -40,6 +40,8 @@ type session struct {
 	olderLibrary bool      // its library supports only PageSlots slots
 	foreign      gpu.Bytes // GPU memory of the process outside its allocations
 	faulted      bool      // it has reported a CUDA error that ended its use of CUDA
+	moves        bool      // its library answers Move
+	move         order     // the latest
 }
 
 // totals holds the sums of the counters of an allocation's processes.

@@ -51,6 +51,8 @@ func (a *api) handler() http.Handler {
 	mux.Handle("GET /v1/parking", handler(a.getParking))
 	mux.Handle("PUT /v1/instances/{id}/parked", a.refuseInsiders(a.moveHandler(a.parking.park)))
 	mux.Handle("DELETE /v1/instances/{id}/parked", a.refuseInsiders(a.moveHandler(a.parking.unpark)))
+	mux.Handle("PUT /v1/instances/{id}/swapped", a.refuseInsiders(a.moveHandler(a.parking.swapOut)))
+	mux.Handle("DELETE /v1/instances/{id}/swapped", a.refuseInsiders(a.moveHandler(a.parking.swapIn)))
 	return mux
 }
 

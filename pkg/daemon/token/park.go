@@ -17,7 +17,8 @@ const (
 
 // parking moves the GPU memory of idle instances to the host and back. The driver moves it from
 // outside the processes (with checkpoints); during a move they cannot call the driver. When a process
-// of a parked instance wants the GPU, the memory is moved back.
+// of a parked instance wants the GPU, the memory is moved back. Or the preload library moves managed
+// memory (swapOut, swapIn); it moves the memory back before the process's next work.
 type parking struct {
 	*core
 	registry *registry
@@ -74,23 +75,13 @@ func (p *parking) park(ctx context.Context, inst *instance) error {
 func (p *parking) awaitIdle(ctx context.Context, inst *instance) (pids []int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, idleTime)
 	defer cancel()
-	for {
-		if closing := p.locked(func() {
-			if pids, err = inst.idlePIDs(); err == nil && len(inst.parked.pids) == 0 {
-				inst.parked = parked{pids: pids, startTimes: inst.startTimes(), memory: inst.memoryByGPU()}
-			}
-		}); closing != nil {
-			return nil, closing
+	err = p.retryWhileBusy(ctx, func() (err error) {
+		if pids, err = inst.idlePIDs(); err == nil && len(inst.parked.pids) == 0 {
+			inst.parked = parked{pids: pids, startTimes: inst.startTimes(), memory: inst.memoryByGPU()}
 		}
-		if !errors.Is(err, errBusy) {
-			return pids, err
-		}
-		select {
-		case <-ctx.Done():
-			return nil, err
-		case <-time.After(idleCheck):
-		}
-	}
+		return err
+	})
+	return pids, err
 }
 
 // unpark moves an instance's memory back. It does nothing if the instance is not parked.

@@ -149,7 +149,7 @@ func (s *sessions) awaitHello(g greeting, cred unix.Ucred) error {
 	if err := s.locked(func() {
 		switch msg := msg.(type) {
 		case wire.Hello:
-			refusal = s.join(g, msg, flags&wire.HelloManySlots == 0, cred, above)
+			refusal = s.join(g, msg, flags, cred, above)
 		case wire.UnmanagedProgram:
 			answer, refusal = s.recordBypass(g.instance, msg)
 		default:
@@ -186,7 +186,7 @@ func (s *sessions) refuseWith(conn *net.UnixConn, version uint16, flags uint32, 
 
 // join admits a process, unless it is inside another instance. The process receives a slot, and the
 // poller reads its messages. The caller holds the lock.
-func (s *sessions) join(g greeting, hello wire.Hello, olderLibrary bool, cred unix.Ucred, above []ancestor) error {
+func (s *sessions) join(g greeting, hello wire.Hello, flags uint32, cred unix.Ucred, above []ancestor) error {
 	inst, err := s.registry.identify(g.instance, hello.Instance, hello.Secret)
 	if err != nil {
 		return err
@@ -199,6 +199,7 @@ func (s *sessions) join(g greeting, hello wire.Hello, olderLibrary bool, cred un
 		return fmt.Errorf("instance %s has %d GPU(s), and no device %d", id, len(inst.allocations), hello.Device)
 	}
 	a := inst.allocations[hello.Device]
+	olderLibrary := flags&wire.HelloManySlots == 0
 	slot, err := a.freeSlot(olderLibrary)
 	if err != nil {
 		return err
@@ -211,7 +212,7 @@ func (s *sessions) join(g greeting, hello wire.Hello, olderLibrary bool, cred un
 	s.lastID++
 	c := &session{
 		client: client{id: s.lastID, gpu: a.gpu, instance: id, pid: int(cred.Pid), page: a.page, slot: slot},
-		alloc:  a, olderLibrary: olderLibrary, uid: cred.Uid,
+		alloc:  a, olderLibrary: olderLibrary, moves: flags&wire.HelloMoves != 0, uid: cred.Uid,
 	}
 	if len(above) > 0 {
 		c.start = above[0].Start
@@ -250,7 +251,7 @@ func (s *sessions) recordBypass(instance string, msg wire.UnmanagedProgram) (wir
 // holds the lock.
 func (s *sessions) handle(c *session, frame []byte) (pause time.Duration, err error) {
 	kind := wire.Kind(frame)
-	if kind != wire.MsgRequest && kind != wire.MsgReturn && kind != wire.MsgEnding && kind != wire.MsgFault {
+	if kind != wire.MsgRequest && kind != wire.MsgReturn && kind != wire.MsgEnding && kind != wire.MsgFault && kind != wire.MsgMoved {
 		if _, err := wire.Parse(frame); err != nil {
 			return 0, err
 		}
@@ -269,6 +270,8 @@ func (s *sessions) handle(c *session, frame []byte) (pause time.Duration, err er
 		err = c.announce(wire.ReadEnding(frame))
 	case wire.MsgFault:
 		err = s.handleFault(c, frame, now)
+	case wire.MsgMoved:
+		err = c.moved(frame)
 	default:
 		err = c.returnLease(wire.ReadReturn(frame), now)
 	}

@@ -42,6 +42,8 @@ var cStructs = []struct {
 	{"noted", "daemon to process: answers unmanaged; the connection ends", wire.Noted{}, true},
 	{"ending", "process to daemon: when the lease's work in flight will finish", wire.Ending{}, true},
 	{"fault", "process to daemon: it can no longer use CUDA", wire.Fault{}, true},
+	{"move", "daemon to process: move the managed memory", wire.Move{}, true},
+	{"moved", "process to daemon: the move has ended", wire.Moved{}, true},
 	{"slot", "one process's part of the instance page", wire.PageSlot{}, false},
 }
 
@@ -53,12 +55,12 @@ var cConstants = []struct {
 	{"GF_MSG_HELLO", wire.MsgHello}, {"GF_MSG_WELCOME", wire.MsgWelcome}, {"GF_MSG_REFUSED", wire.MsgRefused},
 	{"GF_MSG_REQUEST", wire.MsgRequest}, {"GF_MSG_LEASE_END", wire.MsgLeaseEnd}, {"GF_MSG_RETURN", wire.MsgReturn},
 	{"GF_MSG_UNMANAGED", wire.MsgUnmanaged}, {"GF_MSG_NOTED", wire.MsgNoted}, {"GF_MSG_ENDING", wire.MsgEnding},
-	{"GF_MSG_FAULT", wire.MsgFault},
+	{"GF_MSG_FAULT", wire.MsgFault}, {"GF_MSG_MOVE", wire.MsgMove}, {"GF_MSG_MOVED", wire.MsgMoved},
 	{"GF_UNMANAGED_RESTORED", wire.ProgramRestored}, {"GF_UNMANAGED_STATIC", wire.ProgramStatic}, {"GF_UNMANAGED_LIBC", wire.ProgramOtherLibc},
 	{"GF_UNMANAGED_SETUID", wire.ProgramSetuid}, {"GF_UNMANAGED_CAPABLE", wire.ProgramFileCaps}, {"GF_UNMANAGED_MACHINE", wire.ProgramOtherArch},
 	{"GF_UNMANAGED_KINDS", wire.ProgramKinds},
 	{"GF_RETURN_WANTS_MORE", wire.ReturnWantsMore}, {"GF_NAME_SIZE", len(wire.Name{})}, {"GF_REASON_SIZE", len(wire.Reason{})},
-	{"GF_HELLO_MANY_SLOTS", wire.HelloManySlots}, {"GF_REFUSED_FULL", wire.RefusedFull},
+	{"GF_HELLO_MANY_SLOTS", wire.HelloManySlots}, {"GF_HELLO_MOVES", wire.HelloMoves}, {"GF_REFUSED_FULL", wire.RefusedFull},
 	{"GF_PAGE_SLOTS", wire.PageSlots}, {"GF_PAGE_SLOTS_MOST", wire.PageSlotsMost},
 	{"GF_PAGE_SLOTS_OFFSET", wire.PageSlotsOffset}, {"GF_PAGE_SLOT_SIZE", wire.PageSlotSize},
 	{"GF_PAGE_SIZE", wire.PageSize}, {"GF_PAGE_SIZE_MOST", wire.PageSizeMost}, {"GF_PAGE_METERED", wire.PageMetered},

@@ -23,7 +23,8 @@ var ErrRefused = errors.New("refused")
 // Client is a connected process of an instance.
 type Client struct {
 	Welcome  wire.Welcome
-	Revoked  chan uint32   // leases that the daemon revokes
+	Revoked  chan uint32 // leases that the daemon revokes
+	Moves    chan wire.Move
 	Closed   chan struct{} // closed when the connection has ended
 	conn     *net.UnixConn
 	page     []byte
@@ -41,7 +42,7 @@ func Dial(socket, instance, secret string, memUsed uint64) (*Client, error) {
 // DialDevice connects a process like Dial, for the GPU with the given index among the instance's
 // GPUs.
 func DialDevice(socket, instance, secret string, device uint32, memUsed uint64) (*Client, error) {
-	return dial(socket, instance, secret, device, memUsed, wire.HelloManySlots)
+	return dial(socket, instance, secret, device, memUsed, wire.HelloManySlots|wire.HelloMoves)
 }
 
 // DialOlder connects a process like Dial, with a library that supports only wire.PageSlots slots.
@@ -62,7 +63,7 @@ func dial(socket, instance, secret string, device uint32, memUsed uint64, flags 
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{conn: conn, Revoked: make(chan uint32, 16), Closed: make(chan struct{})}
+	c := &Client{conn: conn, Revoked: make(chan uint32, 16), Moves: make(chan wire.Move, 16), Closed: make(chan struct{})}
 	if err := c.greet(hello, flags); err != nil {
 		_ = conn.Close()
 		return nil, err
@@ -131,8 +132,11 @@ func (c *Client) read() {
 		if err != nil {
 			return
 		}
-		if end, ok := msg.(wire.LeaseEnd); ok {
-			c.Revoked <- end.Lease
+		switch msg := msg.(type) {
+		case wire.LeaseEnd:
+			c.Revoked <- msg.Lease
+		case wire.Move:
+			c.Moves <- msg
 		}
 	}
 }
