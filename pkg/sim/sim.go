@@ -28,6 +28,11 @@ type Config struct {
 	Interference float64
 	// Curve lists the quantiles of latency, 0 to 1, for Result.Curve.
 	Curve []float64
+	// Mover, unless nil, is how memory moves; see SetMover. Fault and Hints are its parameters: paging
+	// takes Fault times as long as a move of the whole memory, and Hints is the time of the hints of an invocation.
+	Mover *Mover
+	Fault float64
+	Hints time.Duration
 	// Demand is the share of a GPU that an invocation keeps busy, for policies that adapt to
 	// utilization; 0 means the whole GPU.
 	Demand float64
@@ -60,6 +65,7 @@ type run struct {
 	stats       *stats
 	gap         *gap
 	wake        time.Duration // time of the policy's last Wake
+	evicted     evictions
 	sampled     time.Duration // last sample of the utilization
 	idleSamples int           // consecutive samples without other events
 }
@@ -81,7 +87,7 @@ func newRun(c Config, rows trace.Rows) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &run{config: c, policy: p, trace: rows, busy: make([]int32, c.GPUs),
+	r := &run{config: c, policy: p, trace: rows, busy: make([]int32, c.GPUs), evicted: evictions{time: make([]time.Duration, c.GPUs)},
 		stats: newStats(len(c.Functions)), gap: newGap(c.Functions), wake: queue.Never}
 	p.Step(0, setUp(c), nil)
 	return r, r.advance()
@@ -286,6 +292,10 @@ func (r *run) perform(a *queue.Action) error {
 		r.gap.removeWaiting(a.Function)
 	case queue.Wake:
 		r.wake = a.At
+	case queue.Offload:
+		if !a.Reason.AheadOfNeed() {
+			r.evicted.add(r.now, a.GPU, r.config.Functions[a.Function].Load)
+		}
 	}
 	if event, needed := a.Confirmation(); needed {
 		r.events = append(r.events, event)
@@ -304,6 +314,8 @@ func (r *run) start(a *queue.Action) error {
 		factor := 1 + r.config.Interference*float64(others)
 		total, warm = stretch(total, factor), stretch(warm, factor)
 	}
+	extra, executing := r.moving(a)
+	total, warm = total+extra, min(warm+executing, total+extra)
 	end := r.now + total
 	if end < r.now {
 		return fmt.Errorf("the simulated time exceeds %s ms", trace.Millis(math.MaxInt64))

@@ -67,11 +67,14 @@ function, and warm_ms + load_ms otherwise.
 parentheses:
 
 ` + parameterHelp() + `
---set also sets two parameters of the simulator:
+--set also sets parameters of the simulator:
 
 ` + cli.Entries([]cli.Entry{
 			{Name: "interference=0", Help: "if n other invocations run on a GPU when an invocation starts there, it takes 1 + interference × n times as long"},
 			{Name: "demand=100", Help: "for the parameter utilization: how busy one running invocation keeps its GPU, as a percentage of the time"},
+			{Name: "memory", Help: moverHelp()},
+			{Name: "fault=1.44", Help: "for memory=uvm and madvise: how many times as long it takes to fetch and evict memory page by page as to move it as a whole"},
+			{Name: "hints=10ms", Help: "for memory=madvise: the time of the hints of an invocation"},
 		}) + `
 If a function needs more memory than a GPU has, its invocations are rejected and
 counted, all others run, and the exit status is 3. A trace that is not in the order of
@@ -93,6 +96,15 @@ invocations, they are at most half a percent off.`,
 	env.Outputs(cmd, "table", "json", "jsonl", "csv", "yaml")
 	cli.Meaning(cmd, cli.ExitNo, "an invocation was rejected, because its function is larger than a GPU")
 	return cmd
+}
+
+// moverHelp describes the values of the parameter memory.
+func moverHelp() string {
+	text := "how memory moves between the host and a GPU, for comparisons; by default, an eviction takes no time, and memory returns in load_ms."
+	for _, m := range sim.Movers() {
+		text += " " + m.Name + ": " + m.Help + "."
+	}
+	return strings.TrimSuffix(text, ".")
 }
 
 // policyHelp returns the list of policies for the help.

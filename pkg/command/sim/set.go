@@ -1,7 +1,9 @@
 package sim
 
 import (
+	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/policy"
@@ -16,6 +18,27 @@ var parameters = func() []policy.Parameter[sim.Config] {
 		{Key: "demand", Set: func(c *sim.Config, v string) (err error) { c.Demand, err = queue.ParseShare(v); return err }},
 		{Key: "interference", Set: func(c *sim.Config, v string) (err error) { c.Interference, err = csvfile.Number(v); return err }},
 	}
+	list = append(list,
+		policy.Parameter[sim.Config]{Key: "memory", Set: func(c *sim.Config, v string) error {
+			if !c.SetMover(v) {
+				var names []string
+				for _, m := range sim.Movers() {
+					names = append(names, m.Name)
+				}
+				return fmt.Errorf("%s: expected %s", csvfile.Quote(v), strings.Join(names, ", "))
+			}
+			return nil
+		}},
+		policy.Parameter[sim.Config]{Key: "fault", Set: func(c *sim.Config, v string) (err error) {
+			if c.Fault, err = csvfile.Number(v); err == nil && (c.Fault < 1 || c.Fault > 1e6) {
+				err = fmt.Errorf("%s is out of range, expected 1 to 1000000", csvfile.Quote(v))
+			}
+			return err
+		}},
+		policy.Parameter[sim.Config]{Key: "hints", Set: func(c *sim.Config, v string) (err error) {
+			c.Hints, err = queue.ParseDuration(v)
+			return err
+		}})
 	for _, p := range queue.Parameters() {
 		list = append(list, policy.Parameter[sim.Config]{Key: p.Key, Set: func(c *sim.Config, v string) error { return p.Set(&c.Options, v) }})
 	}

@@ -99,6 +99,11 @@ func (o *workload) ignored(policies []string) (flags []string) {
 	unused := queue.Ignored(keys, policies...)
 	adapts := several && slices.Contains(keys, "utilization") && !slices.Contains(unused, "utilization")
 	for _, key := range keys {
+		moves := key == "memory" || slices.Contains(keys, "memory") // fault and hints belong to it
+		if (key == "memory" || key == "fault" || key == "hints") && (!moves || !anyExcept(queue.OneAtATime) || o.mem == 0) {
+			flags = append(flags, "--set "+key)
+			continue
+		}
 		if slices.Contains(unused, key) || key == "interference" && !several || (key == "demand" || key == "utilization") && !adapts {
 			flags = append(flags, "--set "+key)
 		}
@@ -119,7 +124,7 @@ func (o *workload) noteIgnored(policies ...string) {
 
 // load reads the functions and opens the trace.
 func (o *workload) load() (sim.Config, *trace.Source, error) {
-	c := sim.Config{GPUs: o.gpus, Mem: int64(o.mem), Concurrency: o.concurrency,
+	c := sim.Config{GPUs: o.gpus, Mem: int64(o.mem), Concurrency: o.concurrency, Fault: sim.DefaultFault, Hints: sim.DefaultHints,
 		Config: queue.Config{Pool: o.pool, Options: queue.Defaults()}}
 	if err := o.check(); err != nil {
 		return c, nil, err

@@ -103,7 +103,7 @@ var kinds = []Kind{
 var (
 	ahead = policy.Parameter[Options]{
 		Key: "t", Default: "10s", Help: "how far the virtual time of a function may be above the least one; a function that is farther ahead waits",
-		Set: func(o *Options, v string) (err error) { o.T, err = parseDuration(v); return err },
+		Set: func(o *Options, v string) (err error) { o.T, err = ParseDuration(v); return err },
 	}
 	alpha = policy.Parameter[Options]{
 		Key: "alpha", Default: "2", Help: "how long a function counts as active after its last invocation, in multiples of the mean time between its arrivals; mqfq-sticky evicts instances of inactive functions first",
@@ -112,14 +112,14 @@ var (
 	ttl = policy.Parameter[Options]{
 		Key: "ttl", Help: "duration (off by default); how long every function counts as active after its last invocation, in place of alpha",
 		Set: func(o *Options, v string) (err error) {
-			o.TTL, err = parseDuration(v)
+			o.TTL, err = ParseDuration(v)
 			o.FixedTTL = err == nil
 			return err
 		},
 	}
 	fixedCharge = policy.Parameter[Options]{
 		Key: "charge", Help: "duration (off by default); what the virtual time is charged for every invocation, in place of the time that it executes, as if all functions took equally long",
-		Set: func(o *Options, v string) (err error) { o.Charge, err = parseDuration(v); return err },
+		Set: func(o *Options, v string) (err error) { o.Charge, err = ParseDuration(v); return err },
 	}
 	visits = policy.Parameter[Options]{
 		Key: "limit", Default: "25", Help: "how many times an invocation may be passed over",
@@ -239,8 +239,8 @@ func Ignored(keys []string, names ...string) (ignored []string) {
 	return ignored
 }
 
-// parseDuration parses a duration that is not negative.
-func parseDuration(value string) (time.Duration, error) {
+// ParseDuration parses a duration that is not negative.
+func ParseDuration(value string) (time.Duration, error) {
 	d, err := time.ParseDuration(value)
 	if err != nil || d < 0 || number.Vanished(value, float64(d)) {
 		return 0, fmt.Errorf("%s is not a duration, expected one like 10s", csvfile.Quote(value))

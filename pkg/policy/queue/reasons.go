@@ -108,6 +108,9 @@ const (
 	tenantLimit        reason.Code = "tenant-limit"
 )
 
+// AheadOfNeed reports whether memory moves to the host although no invocation needs the room.
+func (r *Reason) AheadOfNeed() bool { return r.Code == queueNotActive }
+
 // Reasons documents the codes of actions, of which each has at most one parameter, and of waits.
 var Reasons = reason.Table{
 	reason.Doc(oldestInvocation, "the invocation is the oldest"),
