@@ -96,6 +96,7 @@ func TestSwap(t *testing.T) {
 		t.Errorf("PUT swapped while a process ends: got %d, want 204", code)
 	}
 	b.Close()
+	eventually(t, "the processes have left", func() bool { return s.status().GPUs[0].Clients[0].State == "absent" })
 
 	// A library that does not know the order moves its memory by its own rule.
 	older, err := tokentest.DialOlder(s.clientSocket(), "a", "secret of a", uint64(64*gpu.MiB))
