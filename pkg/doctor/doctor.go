@@ -396,7 +396,7 @@ func (h *hardware) parking() []Rung {
 	rungs := []Rung{
 		{Purpose: "idle memory", Mechanism: "driver checkpoint", Found: ok, Detail: detail},
 		{Mechanism: "swap by the preload library", Found: hook,
-			Detail: "with gfaas serve --park, for functions with gpu_mem, or gfaas run --oversubscribe: moves idle memory to the host"},
+			Detail: "with gfaas serve --park, or gfaas run --oversubscribe: moves idle memory to the host"},
 		{Mechanism: "stop and start", Found: hook, Detail: "an idle instance is stopped, and the next call starts another one"},
 	}
 	choose(rungs[1:], "idle memory")

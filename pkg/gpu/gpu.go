@@ -208,3 +208,13 @@ const Window = 100 * time.Millisecond
 // Round is the default limit on the length of a round. A window is divided into rounds of equal length, and
 // each client that waits for the GPU gets a turn in every round.
 const Round = 16 * time.Millisecond
+
+// Oversubscription is the rule by which the preload library moves the GPU memory of a program to the
+// host: the value of GFAAS_OVERSUBSCRIBE.
+type Oversubscription string
+
+const (
+	SwapNever   Oversubscription = ""        // memory stays on the GPU
+	SwapIdle    Oversubscription = "1"       // when the program has been idle for about half a second
+	SwapOrdered Oversubscription = "ordered" // when the token daemon orders it
+)

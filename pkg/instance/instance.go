@@ -45,8 +45,8 @@ type Spec struct {
 	// Job is set if the instance is a job: it runs to completion and does not listen on a port.
 	Job *Job
 
-	// Oversubscribe makes the preload library move the instance's memory to the host while it has no work.
-	Oversubscribe bool
+	// Oversubscribe is when the preload library moves the instance's memory to the host.
+	Oversubscribe gpu.Oversubscription
 
 	// ModelFolder contains model.sock, the model daemon's socket for its tenant; empty without a model.
 	ModelFolder string
@@ -169,7 +169,7 @@ type Placement struct {
 	Restarts int
 
 	// Oversubscribe is as in Spec.
-	Oversubscribe bool
+	Oversubscribe gpu.Oversubscription
 
 	// Note, if set, is called with the record after the runtime has started the instance and before the instance is ready.
 	// From then on, there is something to stop. An error from Note ends the start.

@@ -34,9 +34,9 @@ type Grant struct {
 	MPSPipeDir string    // pipe directory of the program's MPS daemon; empty without MPS
 	Mem        gpu.Bytes // memory limit, which MPS enforces as well; 0 means none
 
-	// Oversubscribe turns the program's allocations into managed memory, which resides on
-	// the host while the program has no work.
-	Oversubscribe bool
+	// Oversubscribe, unless empty, turns the program's allocations into managed memory, which the
+	// preload library moves to the host by this rule.
+	Oversubscribe gpu.Oversubscription
 
 	// NoNVML leaves NVML's values unchanged; otherwise, programs see those of the slice.
 	NoNVML bool
@@ -87,8 +87,8 @@ func Environ(g Grant) (map[string]string, error) {
 		env["LD_LIBRARY_PATH"] = prependPath(g.Libs.SimDir, g.inheritedVar("LD_LIBRARY_PATH"), ":;")
 	}
 	switch {
-	case g.Oversubscribe:
-		env["GFAAS_OVERSUBSCRIBE"] = "1"
+	case g.Oversubscribe != gpu.SwapNever:
+		env["GFAAS_OVERSUBSCRIBE"] = string(g.Oversubscribe)
 	case g.inheritedVar("GFAAS_OVERSUBSCRIBE") != "":
 		env["GFAAS_OVERSUBSCRIBE"] = "" // a slice started within another slice has its own setting
 	}

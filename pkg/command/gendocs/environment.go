@@ -42,7 +42,7 @@ var environment = []struct {
 	}},
 	{"FOR FUNCTIONS", "Set these variables in the env of a function's file, or for the program under gfaas run.", []variable{
 		{"GFAAS_NO_NVML", "With the value 1, NVML returns the values of the whole GPU to the program, and not those of the slice, as with gfaas run --no-nvml."},
-		{"GFAAS_OVERSUBSCRIBE", "With the value 1, the program's GPU memory is moved to the host while the program has no work, so that the limits of all slices may sum to more than the GPU's memory. gfaas run --oversubscribe sets this variable."},
+		{"GFAAS_OVERSUBSCRIBE", "With the value 1, the program's GPU memory is moved to the host while the program has no work, so that the limits of all slices may sum to more than the GPU's memory. gfaas run --oversubscribe sets this variable. With the value ordered, which gfaas serve --park=swap sets, the memory is moved only when the gateway decides so."},
 	}},
 	{"IN A SLICE", "gfaas run, up and serve and gfaas-profile set these variables for the programs that they start, and the libraries in these programs read them. A program may set CUDA_VISIBLE_DEVICES to a part of the list for its workers. It must not change the other variables.", []variable{
 		{"PORT", "The port on which a function must listen. gfaas-kerneld function reads it too."},

@@ -269,7 +269,10 @@ func (o *runOptions) run(ctx context.Context, t *tool, command []string) error {
 	grant := preload.Grant{
 		Socket:   filepath.Join(tokend.ClientSocketDir(t.runDir), "token.sock"),
 		Instance: id, Secret: preload.NewSecret(), GPU: []string{d.String()}, SMPct: slice.SMPct, Libs: libs,
-		Oversubscribe: o.over, NoNVML: o.noNVML,
+		NoNVML: o.noNVML,
+	}
+	if o.over {
+		grant.Oversubscribe = gpu.SwapIdle
 	}
 	if _, err := preload.Environ(grant); err != nil {
 		return err // before a token daemon starts

@@ -165,7 +165,7 @@ are stored in the folder async next to the state file until they have ended.`,
 	f.StringSliceVar(&o.callbackAllow, "callback-allow", nil, "receiver of callbacks that is allowed although its address is not public, as `CIDR|HOST[:PORT]` (repeatable)")
 	f.IntVar(&o.Async.Max, "max-async", 100_000, "limit on asynchronous calls that have not ended")
 	f.StringVar(&o.record, "record", "", "`file` for a record of all events and decisions, overwritten at each start (JSON lines, for gfaas-sim replay)")
-	f.Var((*parking)(&o.Park), "park", "for functions with gpu_mem, park the GPU memory of idle instances on the host: with swap (the value of --park alone), the preload library moves the memory, as with gfaas run --oversubscribe; with checkpoint, the driver moves it")
+	f.Var((*parking)(&o.Park), "park", "park the GPU memory of idle instances on the host when a policy decides so: with swap (the value of --park alone), the preload library moves the memory, as with gfaas run --oversubscribe; with checkpoint, the driver moves it")
 	f.Lookup("park").NoOptDefVal = gateway.ParkSwap
 	cli.CompleteWords(cmd, "park", gateway.ParkSwap, gateway.ParkCheckpoint)
 	cli.Choice(cmd, &o.utilization, "utilization-source", "for --set utilization=, the source of the utilization of GPUs: the token daemon (GPU time of instances) or NVML (time with any kernel of any program, which is about 100% whenever something runs)", fromTokend, fromNVML)
@@ -404,7 +404,7 @@ func (o *serveOptions) run(cmd *cobra.Command, t *tool) error {
 	cfg.AtWork = func() bool { return host.AtWork(runDir) }
 	cfg.FailedStarts = func(function string) []gateway.FailedStart { return failedStarts(runDir, function) }
 	cfg.Starter, cfg.Invoker, cfg.Catalog = launcher, client, t.store
-	cfg.Usage, cfg.Faults, cfg.Parker = daemon.Status, daemon.Faults, daemon
+	cfg.Usage, cfg.Faults, cfg.Parker, cfg.Swapper = daemon.Status, daemon.Faults, daemon, tokend.Swapper{Client: daemon}
 	started := flagValues(cmd.Flags())
 	cfg.Reload = func() (gateway.Settings, error) { return o.reload(cmd, t, gpus, log, started) }
 	cfg.Async.Dir = filepath.Join(filepath.Dir(cli.StatePath()), "async")

@@ -18,6 +18,25 @@ const (
 	fromNVML   = "nvml"
 )
 
+// followQueues lets memory follow the states of the queues (prefetch=true, swap=true) if the gateway
+// parks memory, unless --set says otherwise.
+func (o *serveOptions) followQueues(env *cli.Env) {
+	if !o.Policy.Follows() {
+		return
+	}
+	for key, on := range map[string]*bool{"prefetch": &o.Policy.Prefetch, "swap": &o.Policy.Swap} {
+		if _, given := o.Set[key]; given {
+			if *on && o.Park == "" {
+				env.Notef("note: --set %s has no effect without --park", key)
+			}
+			continue
+		}
+		if *on = o.Park != ""; *on {
+			o.Set[key] = "true"
+		}
+	}
+}
+
 // utilizationSource returns the function that queries the utilization of a GPU, or nil for the token
 // daemon, which the gateway queries anyway. It fails if NVML does not report the utilization of a GPU.
 func (o *serveOptions) utilizationSource(env *cli.Env, drivers *devices.Occupancy, gpus []devices.GPU) (func(gpu string) (float64, error), error) {

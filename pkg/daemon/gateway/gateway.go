@@ -99,9 +99,12 @@ type Config struct {
 	// Estimator is one of scale.Estimators, for a scaler that follows an estimate; empty means last.
 	Estimator string
 	Scaling   *scale.Options // parameters of the scaler and the estimator, without the bounds; nil means the defaults
-	Park      string         // ParkSwap, ParkCheckpoint or empty: how to park idle instances of functions with gpu_mem; needs Usage
+	Park      string         // ParkSwap, ParkCheckpoint or empty: how to park the memory of idle instances; needs Usage
 	Parker    Parker         // parks instances with ParkCheckpoint, and unparks those that the previous gateway left parked
-	Keep      bool           // leave instances running on exit
+	// Swapper parks instances with ParkSwap, which needs it. An instance that gets a call before
+	// Unpark moves its memory back itself.
+	Swapper Parker
+	Keep    bool // leave instances running on exit
 
 	Async Async
 
@@ -220,8 +223,8 @@ const idleConnection = 3 * time.Minute
 
 // newGateway returns a gateway without sockets.
 func newGateway(cfg Config) (*Gateway, error) {
-	if cfg.Usage == nil {
-		cfg.Park = "" // no other source shows whether memory is parked
+	if cfg.Usage == nil || cfg.Park == ParkSwap && cfg.Swapper == nil {
+		cfg.Park = "" // without Usage, no source shows whether memory is parked
 	}
 	g := &Gateway{cfg: cfg, log: cfg.Log, metrics: metrics.New()}
 	g.life, g.endLife = context.WithCancel(context.Background())
@@ -237,7 +240,7 @@ func newGateway(cfg Config) (*Gateway, error) {
 	}
 	g.instances = instances.New(g.life, g.dispatcher, instances.Config{
 		Log: cfg.Log, Starter: cfg.Starter, Catalog: cfg.Catalog, Alone: cfg.Alone, AtWork: cfg.AtWork, Usage: cfg.Usage, Faults: cfg.Faults, Memory: cfg.Memory,
-		GPUs: cfg.GPUs, Park: cfg.Park, Parker: cfg.Parker, Keep: cfg.Keep, Adapts: cfg.Policy.Utilization > 0, Busy: cfg.Busy,
+		GPUs: cfg.GPUs, Park: cfg.Park, Parker: cfg.Parker, Swapper: cfg.Swapper, Keep: cfg.Keep, Adapts: cfg.Policy.Utilization > 0, Busy: cfg.Busy,
 		Known: func() { g.api.StartAsync() },
 	})
 	g.metrics.Observe(g.dispatcher.Status)

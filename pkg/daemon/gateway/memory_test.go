@@ -348,7 +348,7 @@ func TestMemoryParked(t *testing.T) {
 	var log lines
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) {
 		on.on(c)
-		c.Park, c.Record = ParkSwap, &log
+		c.Park, c.Swapper, c.Record = ParkSwap, &parker{away: map[string]bool{}}, &log
 	})
 	for _, name := range []string{"a", "b", "c", "d"} {
 		w.apply(of(name, 300))

@@ -6,9 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,45 +20,57 @@ import (
 
 // TestPark checks that to make room, the gateway parks the memory of another function's
 // idle instance on the host, so that the instance becomes host-warm. If that memory
-// cannot be parked, the gateway stops the instance.
+// cannot be parked, the gateway stops the instance. The gateway learns the memory of a
+// function without gpu_mem.
 func TestPark(t *testing.T) {
 	t.Parallel()
-	for _, goes := range []bool{true, false} {
-		var w *world
-		var asked atomic.Bool
-		w = newWorld(t, http.HandlerFunc(echo), func(c *Config) {
-			c.Park, c.GPUs = ParkSwap, []GPU{{Name: "sim", Mem: int64(gpu.GiB)}}
-			c.Usage = func(context.Context) (wire.Status, error) {
-				asked.Store(true)
-				s := wire.Status{GPUs: []wire.GPUStatus{{GPU: "sim"}}}
-				for _, id := range w.runtime.Running() {
-					row := wire.ClientStatus{Instance: id, MemUsedMiB: 600}
-					if goes {
-						row.MemParkedMiB = 600
+	for _, c := range []struct {
+		name    string
+		fails   error
+		learned bool
+		want    string // starts of calls of a, b, a, b
+	}{
+		{"moves", nil, false, "cold cold host-warm host-warm"},
+		{"fails", errors.New("2 MiB remain"), false, "cold cold cold cold"},
+		{"moves without gpu_mem", nil, true, "cold cold host-warm host-warm"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := &parker{away: map[string]bool{}, cannotPark: c.fails}
+			w := newWorld(t, http.HandlerFunc(echo), func(cfg *Config) {
+				cfg.Park, cfg.Swapper, cfg.GPUs = ParkSwap, p, []GPU{{Name: "sim", Mem: int64(gpu.GiB)}}
+				cfg.Usage, cfg.Memory = p.usage, p.memory
+			})
+			p.observe(w, http.HandlerFunc(echo))
+			for _, name := range []string{"a", "b"} {
+				w.apply(fn(name, func(f *function.Function) {
+					if f.GPUMem = 600 * gpu.MiB; c.learned {
+						f.GPUMem = 0
 					}
-					s.GPUs[0].Clients = append(s.GPUs[0].Clients, row)
+				}))
+			}
+			var found []string
+			for _, name := range []string{"a", "b", "a", "b"} {
+				a := w.do("POST", "/function/"+name, "x")
+				if a.status != 200 {
+					t.Fatalf("got %+v; want status 200", a)
 				}
-				return s, nil
+				found = append(found, a.header.Get("Gfaas-Start"))
+				if c.learned {
+					w.until("the memory of the instance is known", func() bool {
+						for _, i := range w.dispatcher.Snapshot().Instances {
+							if i.Mem >= int64(600*gpu.MiB) && w.Status().Functions[i.Function].Function == name {
+								return true
+							}
+						}
+						return false
+					})
+				}
 			}
+			if got := strings.Join(found, " "); got != c.want {
+				t.Errorf("starts of a, b, a and b: got %s, want %s", got, c.want)
+			}
+			w.close()
 		})
-		of := func(name string) function.Function {
-			return fn(name, func(f *function.Function) { f.GPUMem = 600 * gpu.MiB })
-		}
-		w.apply(of("a"), of("b"))
-		calls := []string{"a", "b", "a", "b"}
-		if !goes {
-			calls = calls[:2] // each call takes as long as the gateway waits for memory to move
-		}
-		for _, name := range calls {
-			if a := w.do("POST", "/function/"+name, "x"); a.status != 200 {
-				t.Fatalf("got %+v; want status 200", a)
-			}
-		}
-		warm := *w.Status().Functions[0].HostWarmStarts + *w.Status().Functions[1].HostWarmStarts
-		if goes && warm != 2 || !goes && warm != 0 || !asked.Load() {
-			t.Errorf("memory can be parked: %v: got %d host-warm starts, want 2 if it can and 0 if not", goes, warm)
-		}
-		w.close()
 	}
 }
 
@@ -68,6 +80,33 @@ type parker struct {
 	away  map[string]bool
 	did   []string
 	fails error // error of the next Unpark
+
+	cannotPark error // error of every Park
+	world      *world
+}
+
+// observe makes usage and resident report the instances of a gateway. On every call of an instance, its
+// memory moves to the GPU, as if the preload library moved it.
+func (p *parker) observe(w *world, handler http.Handler) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.world = w
+	w.runtime.Handler = func(s instance.Spec) http.Handler {
+		return http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+			p.mu.Lock()
+			p.away[s.ID] = false
+			p.mu.Unlock()
+			handler.ServeHTTP(out, r)
+		})
+	}
+}
+
+// running returns the instances of the gateway, once it is known. The caller holds the lock.
+func (p *parker) running() []string {
+	if p.world == nil {
+		return nil
+	}
+	return p.world.runtime.Running()
 }
 
 func (p *parker) Park(_ context.Context, id string) error {
@@ -80,6 +119,9 @@ func (p *parker) do(what, id string, away bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.did = append(p.did, what+" "+id)
+	if p.cannotPark != nil && away {
+		return p.cannotPark
+	}
 	if err := p.fails; err != nil && !away {
 		p.fails = nil
 		return err
@@ -89,20 +131,44 @@ func (p *parker) do(what, id string, away bool) error {
 }
 
 // usage returns the usage that the token daemon would report: 600 MiB per instance.
-func (p *parker) usage(w **world) func(context.Context) (wire.Status, error) {
-	return func(context.Context) (wire.Status, error) {
-		s := wire.Status{GPUs: []wire.GPUStatus{{GPU: "sim"}}}
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		for _, id := range (*w).runtime.Running() {
-			row := wire.ClientStatus{Instance: id, MemUsedMiB: 600}
-			if p.away[id] {
-				row.MemParkedMiB = 600
-			}
-			s.GPUs[0].Clients = append(s.GPUs[0].Clients, row)
+func (p *parker) usage(context.Context) (wire.Status, error) {
+	s := wire.Status{GPUs: []wire.GPUStatus{{GPU: "sim"}}}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, id := range p.running() {
+		row := wire.ClientStatus{Instance: id, MemUsedMiB: 600}
+		if p.away[id] {
+			row.MemParkedMiB = 600
 		}
-		return s, nil
+		s.GPUs[0].Clients = append(s.GPUs[0].Clients, row)
 	}
+	return s, nil
+}
+
+// memory returns the figures that the driver of a GPU with 1 GiB would report.
+func (p *parker) memory(context.Context, string) (Memory, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m := Memory{Total: int64(gpu.GiB), Free: int64(gpu.GiB)}
+	for _, id := range p.running() {
+		if !p.away[id] {
+			m.Free -= int64(600 * gpu.MiB)
+		}
+	}
+	return m, nil
+}
+
+// list returns the moves since the last call of forget.
+func (p *parker) list() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.did)
+}
+
+func (p *parker) forget() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.did = nil
 }
 
 // onGPU reports whether the memory of an instance is on the GPU.
@@ -121,7 +187,7 @@ func TestCheckpoint(t *testing.T) {
 	var text bytes.Buffer
 	w = newWorld(t, nil, func(c *Config) {
 		c.Park, c.Parker, c.Keep, c.Record, c.GPUs = ParkCheckpoint, p, true, &text, []GPU{{Name: "sim", Mem: int64(gpu.GiB)}}
-		c.Usage = p.usage(&w)
+		c.Usage = p.usage
 	})
 	w.runtime.Handler = func(s instance.Spec) http.Handler {
 		return http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
@@ -131,6 +197,7 @@ func TestCheckpoint(t *testing.T) {
 			echo(out, r)
 		})
 	}
+	p.world = w
 	for _, name := range []string{"a", "b"} {
 		w.apply(fn(name, func(f *function.Function) { f.GPUMem = 600 * gpu.MiB }))
 	}
@@ -190,73 +257,102 @@ func TestCheckpoint(t *testing.T) {
 	w.close()
 }
 
-// TestPrefetch checks that a policy that prefetches memory when a function becomes active
-// assumes that it is on the GPU only until the gateway reports that the memory moves with
-// the next call. This holds whether that call arrives or its caller disconnects. The
-// record keeps the state that a call found.
-func TestPrefetch(t *testing.T) {
-	var w *world
-	var text bytes.Buffer
-	began, goOn := make(chan bool), make(chan bool)
-	w = newWorld(t, pathHandlers{"/wait": func(http.ResponseWriter, *http.Request) { began <- true; <-goOn }}, func(c *Config) {
-		c.Policy.Policy, c.Policy.Options.Prefetch, c.Set = "mqfq-sticky", true, map[string]string{"prefetch": "true"}
-		c.Park, c.Concurrency, c.GPUs, c.Record = ParkSwap, 1, []GPU{{Name: "sim", Mem: int64(1500 * gpu.MiB)}}, &text
-		c.Usage = func(context.Context) (wire.Status, error) { // all idle memory is parked at once
-			s := wire.Status{GPUs: []wire.GPUStatus{{GPU: "sim"}}}
-			for _, id := range w.runtime.Running() {
-				s.GPUs[0].Clients = append(s.GPUs[0].Clients, wire.ClientStatus{Instance: id, MemUsedMiB: 600, MemParkedMiB: 600})
+// TestFollow checks that the memory of a function follows the state of its queue: it moves to the
+// host when the function is inactive, although no call needs the room, and back when a call of the
+// function waits, also if the preload library moves it. If a prefetch fails, the call finds the
+// memory on the host.
+func TestFollow(t *testing.T) {
+	for _, policy := range []string{"mqfq-sticky", "gfaas"} {
+		t.Run(policy, func(t *testing.T) {
+			p := &parker{away: map[string]bool{}}
+			var text bytes.Buffer
+			began, goOn := make(chan bool), make(chan bool)
+			w := newWorld(t, nil, func(c *Config) {
+				c.Policy.Policy, c.Policy.Alpha, c.Policy.Prefetch, c.Policy.Swap = policy, 0, true, true // inactive when idle
+				c.Set = map[string]string{"prefetch": "true", "swap": "true", "alpha": "0"}
+				c.Park, c.Swapper, c.Concurrency, c.GPUs, c.Record = ParkSwap, p, 1, []GPU{{Name: "sim", Mem: int64(2 * gpu.GiB)}}, &text
+				c.Usage = p.usage
+			})
+			p.observe(w, pathHandlers{"/wait": func(http.ResponseWriter, *http.Request) { began <- true; <-goOn }})
+			for _, name := range []string{"a", "b"} {
+				w.apply(fn(name, func(f *function.Function) { f.GPUMem = 600 * gpu.MiB }))
 			}
-			return s, nil
-		}
-	})
-	for _, name := range []string{"a", "b", "c"} {
-		w.apply(fn(name, func(f *function.Function) { f.GPUMem = 600 * gpu.MiB }))
-	}
-	found := func(name, want string) {
-		t.Helper()
-		if a := w.do("POST", "/function/"+name, "x"); a.status != 200 || a.header.Get("Gfaas-Start") != want {
-			t.Errorf("%s found %+v, want %s", name, a, want)
-		}
-	}
-	found("a", "cold")
-	found("c", "cold")
-	found("b", "cold") // the memory of a is moved to make room
-	if err := w.catalog.Remove(t.Context(), "c"); err != nil {
-		t.Fatal(err)
-	}
-	w.until("the removed function has no instance", func() bool {
-		return len(w.dispatcher.Snapshot().Instances) == 2
-	})
-	ended := make(chan answer)
-	go func() { ended <- w.do("POST", "/function/b/wait", "x") }()
-	<-began
-	for range 3 {
-		ctx, leave := context.WithCancel(t.Context())
-		result := make(chan error)
-		go func() {
-			_, err := w.try(ctx, "POST", "/function/a", "x")
-			result <- err
-		}()
-		w.until("a call of a is queued", func() bool { return queuedCalls(w, "a") == 1 })
-		leave()
-		if err := <-result; err == nil {
-			t.Error("call of a caller that disconnected: got an answer, want an error")
-		}
-		w.until("no call of a is queued", func() bool { return queuedCalls(w, "a") == 0 })
-	}
-	close(goOn)
-	if a := <-ended; a.status != 200 {
-		t.Errorf("got %+v; want status 200", a)
-	}
-	found("a", "host-warm")
-	found("a", "gpu-warm")
-	found("b", "gpu-warm")
-	w.close()
-	if n := strings.Count(text.String(), `"action":"prefetch"`); n != 4 {
-		t.Errorf("%d prefetches, want 4", n)
-	}
-	if err := replayed(text.Bytes()); err != nil {
-		t.Error(err)
+			found := func(name, want string) {
+				t.Helper()
+				a := w.do("POST", "/function/"+name, "x")
+				if a.status != 200 || a.header.Get("Gfaas-Start") != want {
+					t.Errorf("%s found %+v, want %s", name, a, want)
+				}
+			}
+			parked := func(id string) {
+				t.Helper()
+				w.until("the memory of the inactive instance is on the host", func() bool {
+					for _, i := range w.dispatcher.Snapshot().Instances {
+						if i.State != "idle" {
+							return false
+						}
+					}
+					return !p.onGPU(id)
+				})
+			}
+			found("a", "cold")
+			parked("a.1")
+			found("b", "cold")
+			parked("b.2")
+			p.forget()
+
+			// Calls of a wait while b runs, so the memory of a moves back. Their callers leave.
+			wait := func(name string, then func()) {
+				t.Helper()
+				ended := make(chan answer)
+				go func() { ended <- w.do("POST", "/function/"+name+"/wait", "x") }()
+				<-began
+				then()
+				goOn <- true
+				if a := <-ended; a.status != 200 {
+					t.Errorf("got %+v; want status 200", a)
+				}
+			}
+			type result struct {
+				answer
+				err error
+			}
+			waits := make(chan result, 1)
+			for _, fails := range []error{nil, errors.New("out of luck")} {
+				want := "gpu-warm"
+				if fails != nil {
+					want = "host-warm"
+				}
+				p.fails = fails
+				wait("b", func() {
+					go func() {
+						a, err := w.try(t.Context(), "POST", "/function/a", "x")
+						waits <- result{a, err}
+					}()
+					w.until("the prefetch of a has ended", func() bool {
+						for _, i := range w.dispatcher.Snapshot().Instances {
+							if i.State == "prefetching" {
+								return false
+							}
+						}
+						return queuedCalls(w, "a") == 1 && strings.Contains(fmt.Sprint(p.list()), "unpark a.1")
+					})
+				})
+				if r := <-waits; r.err != nil || r.status != 200 || r.header.Get("Gfaas-Start") != want {
+					t.Errorf("a call of a after a prefetch with the error %v found %+v, %v; want %s", fails, r.answer, r.err, want)
+				}
+				parked("a.1")
+				parked("b.2")
+				p.forget()
+			}
+			w.close()
+			if !strings.Contains(text.String(), `"queue-not-active"`) {
+				t.Error("the record has no move with the reason queue-not-active")
+			}
+			if err := replayed(text.Bytes()); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

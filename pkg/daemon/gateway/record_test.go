@@ -15,6 +15,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/policy"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/record"
 )
@@ -93,15 +94,16 @@ func replayed(text []byte) error {
 		return err
 	}
 	o := queue.Defaults()
-	if r.Set["penalty"] == "3" {
-		o.Penalty = 3
+	for key, value := range r.Set {
+		if err := policy.Find(queue.Parameters(), key).Set(&o, value); err != nil {
+			return err
+		}
 	}
-	o.Prefetch = r.Set["prefetch"] == "true"
-	policy, err := queue.New(queue.Config{Policy: r.Policy, Pool: r.Pool, Options: o})
+	replaying, err := queue.New(queue.Config{Policy: r.Policy, Pool: r.Pool, Options: o})
 	if err != nil {
 		return err
 	}
-	return record.Replay(r, policy)
+	return record.Replay(r, replaying)
 }
 
 // broken is a file on which every write fails.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
@@ -121,7 +122,7 @@ func testLongLine(t *testing.T, p *probe) {
 
 func testEnvironment(t *testing.T, p *probe) {
 	spec := p.spec("environment")
-	spec.Oversubscribe = true
+	spec.Oversubscribe = gpu.SwapOrdered
 	h := p.serving(spec)
 	for name, want := range map[string]string{
 		"PROBE_GREETING":                    "hello there",
@@ -129,7 +130,7 @@ func testEnvironment(t *testing.T, p *probe) {
 		"GFAAS_SECRET":                      spec.Secret,
 		"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "24.5",
 		"CUDA_VISIBLE_DEVICES":              "0",
-		"GFAAS_OVERSUBSCRIBE":               "1",
+		"GFAAS_OVERSUBSCRIBE":               "ordered",
 	} {
 		if got, _ := p.get(h, "/env/"+name); got != want {
 			t.Errorf("%s = %q in the instance, want %q", name, got, want)

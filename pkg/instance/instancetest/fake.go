@@ -148,8 +148,8 @@ func (f *Fake) handler(spec instance.Spec) http.Handler {
 	if spec.ModelFolder != "" {
 		env["GFAAS_MODEL_SOCKET"] = spec.ModelFolder + "/model.sock"
 	}
-	if spec.Oversubscribe {
-		env["GFAAS_OVERSUBSCRIBE"] = "1"
+	if spec.Oversubscribe != "" {
+		env["GFAAS_OVERSUBSCRIBE"] = string(spec.Oversubscribe)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name, asked := strings.CutPrefix(r.URL.Path, "/env/")

@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 
 	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/launch"
@@ -71,7 +72,11 @@ func New(ctx context.Context, config Config, names, ids []string) (*GPUs, error)
 // Start implements testbed.GPUs.
 func (g *GPUs) Start(ctx context.Context, fn function.Function, options testbed.Options) (testbed.Instance, error) {
 	g.started.Store(true)
-	record, err := g.config.Launcher.Start(ctx, fn, instance.Placement{ID: g.ids[options.Number], GPUs: g.names[:max(fn.GPUs, 1)], Slice: options.Slice, Oversubscribe: options.Parks})
+	p := instance.Placement{ID: g.ids[options.Number], GPUs: g.names[:max(fn.GPUs, 1)], Slice: options.Slice}
+	if options.Parks {
+		p.Oversubscribe = gpu.SwapIdle
+	}
+	record, err := g.config.Launcher.Start(ctx, fn, p)
 	if err != nil {
 		return nil, err
 	}

@@ -46,7 +46,7 @@ func (d *Dispatcher) Adopt(r instance.Record, to residency.Start) *Instance {
 		return i
 	}
 	i := d.add(f, r, instanceReady)
-	i.worked, i.parked = true, own && d.cfg.AdoptParked
+	i.worked, i.parks, i.parked = true, own && d.cfg.Park != "", own && d.cfg.AdoptParked
 	d.policy.step(adopted(i, to, warm))
 	i.reportSlice()
 	return i

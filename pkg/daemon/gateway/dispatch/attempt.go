@@ -201,9 +201,6 @@ func (d *Dispatcher) Probe(a *Attempt, f *Function, owner Owner) {
 func (a *Attempt) run(now time.Duration, i *Instance, found residency.Start, r queue.Reason) {
 	a.waited()
 	a.on, a.sent, a.found, a.reason = i, now, found, r
-	if i.away {
-		i.away, a.found = false, residency.HostWarm
-	}
 	a.queued += now - a.arrived
 	a.starting, a.loading = 0, false
 	if len(i.attempts) == 0 {

@@ -29,6 +29,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/metrics"
 	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/policy/placement"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
@@ -99,16 +100,20 @@ type Settings struct {
 // dispatcher's lock held, so they return at once and report the outcome from another
 // goroutine.
 type Shell interface {
-	// Start starts an instance of fn, and cancels the start if ctx ends. oversubscribe makes the
-	// instance's preload library park its memory. Start reports to Instance.Started or
+	// Start starts an instance of fn, and cancels the start if ctx ends. With oversubscribe, the
+	// instance's preload library can park its memory. Start reports to Instance.Started or
 	// Instance.NotStarted, or to Instance.Stopped if the start was cancelled.
-	Start(ctx context.Context, i *Instance, fn function.Function, oversubscribe bool)
+	Start(ctx context.Context, i *Instance, fn function.Function, oversubscribe gpu.Oversubscription)
 	// Stop stops an instance and reports to Instance.Stopped.
 	Stop(i *Instance)
 	// Park moves the instance's memory to the host and reports to Instance.Parked.
 	Park(i *Instance)
-	// Unpark moves the instance's memory to the GPU and reports to Instance.Unparked.
+	// Unpark moves the instance's memory to the GPU and reports to Instance.Unparked. Until then,
+	// the instance can run no call.
 	Unpark(i *Instance)
+	// Prefetch lets the preload library move the instance's memory to the GPU, and reports to
+	// Instance.Prefetched. Calls can run meanwhile.
+	Prefetch(i *Instance)
 }
 
 // Dispatcher connects calls, functions and instances to a queueing policy.

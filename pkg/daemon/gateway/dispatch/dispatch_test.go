@@ -23,11 +23,12 @@ type fakeShell struct {
 	unparks time.Duration // time until an unpark fails
 }
 
-func (fakeShell) Start(_ context.Context, i *Instance, _ function.Function, _ bool) {
+func (fakeShell) Start(_ context.Context, i *Instance, _ function.Function, _ gpu.Oversubscription) {
 	go func() { i.Started(i.Record()) }()
 }
-func (fakeShell) Stop(i *Instance) { go i.Stopped() }
-func (fakeShell) Park(i *Instance) { go i.Parked(true) }
+func (fakeShell) Stop(i *Instance)     { go i.Stopped() }
+func (fakeShell) Park(i *Instance)     { go i.Parked(true) }
+func (fakeShell) Prefetch(i *Instance) { go i.Prefetched(true) }
 func (s fakeShell) Unpark(i *Instance) {
 	go func() {
 		time.Sleep(s.unparks)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/launch"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
@@ -31,7 +32,7 @@ type Instance struct {
 	definition function.Function // of that version
 	config     scale.Instance    // its row of the profile; without rows, zero
 	own        bool              // the gateway (or its predecessor) started it, and the gateway stops it
-	parks      bool              // its memory moves to the host while it is idle
+	parks      bool              // its memory can move to the host while it is idle
 
 	// Moving is held by the shell while it parks or unparks the instance. Lock it before
 	// Dispatcher.mu.
@@ -41,7 +42,7 @@ type Instance struct {
 	record     *instance.Record // replaced as a whole, never modified
 	state      instanceState
 	cancel     context.CancelFunc // cancels its start; nil if it was adopted
-	away       bool               // prefetched, but the preload library moves its memory only with the next call
+	moves      int                // moves to the host that the policy requested and that have not ended
 	parked     bool               // its memory may be on the host, so Shell.Unpark precedes a call
 	onHost     bool               // its memory is on the host
 	unparking  bool
@@ -85,15 +86,18 @@ func (i *Instance) alive() bool {
 }
 
 // start starts an instance of a function on a GPU, under the policy's ID. Locked.
-func (d *Dispatcher) start(now time.Duration, number, gpu int32, id residency.ID) *Instance {
+func (d *Dispatcher) start(now time.Duration, number, on int32, id residency.ID) *Instance {
 	f := d.functions[number]
-	i := &Instance{d: d, id: id, gpu: gpu, function: f, version: f.version, definition: f.definition, own: true, idleSince: now, memory: newInstanceMemory()}
-	i.parks = d.cfg.Park != "" && f.definition.GPUMem > 0 && !f.spans() // without gpu_mem, a parked instance could fill the host's memory
-	s := d.takePlaced(f, gpu)
+	i := &Instance{d: d, id: id, gpu: on, function: f, version: f.version, definition: f.definition, own: true, idleSince: now, memory: newInstanceMemory()}
+	oversubscribe := gpu.SwapNever
+	if i.parks = d.cfg.Park != "" && !f.spans(); i.parks && d.cfg.Park == ParkSwap {
+		oversubscribe = gpu.SwapOrdered
+	}
+	s := d.takePlaced(f, on)
 	ofPlacer := s != nil
 	if !ofPlacer {
 		d.lastName++
-		s = &placedStart{id: f.instanceID(d.lastName), gpus: []int{int(gpu)}, config: f.nextConfig(int(gpu))}
+		s = &placedStart{id: f.instanceID(d.lastName), gpus: []int{int(on)}, config: f.nextConfig(int(on))}
 	}
 	if i.config = f.unit; s.config != nil {
 		i.config = *s.config
@@ -114,7 +118,7 @@ func (d *Dispatcher) start(now time.Duration, number, gpu int32, id residency.ID
 	f.setMaxBatch()
 	i.shareMemory()
 	i.reportSlice()
-	d.shell.Start(life, i, f.definition, i.parks && d.cfg.Park == ParkSwap)
+	d.shell.Start(life, i, f.definition, oversubscribe)
 	return i
 }
 
@@ -332,6 +336,7 @@ func (i *Instance) offload() {
 		return
 	}
 	i.function.Counts.Evicted("parked")
+	i.moves++
 	if i.parked = i.d.cfg.Park == ParkCheckpoint; i.parked {
 		for _, a := range i.probes { // its processes are about to be paused
 			go a.owner.Cut(ErrDied)
@@ -343,17 +348,28 @@ func (i *Instance) offload() {
 // loaded reports whether the instance's memory is on its GPU. Locked.
 func (i *Instance) loaded() bool { return i.state == instanceReady && !i.onHost }
 
-// prefetch moves the instance's memory to the GPU at the policy's request. With ParkSwap,
-// the preload library moves it with the next call, so prefetch only reports success.
-// Locked.
+// prefetch moves the instance's memory to the GPU at the policy's request. Locked.
 func (i *Instance) prefetch() {
-	if i.parked {
+	switch {
+	case i.parked:
 		i.prefetched = true
 		i.unpark()
-		return
+	case i.d.cfg.Park == ParkSwap:
+		i.d.shell.Prefetch(i)
+	default: // nothing has moved it
+		i.d.policy.step(moved(i, residency.GPUWarm, false))
 	}
-	i.away = true
-	i.d.policy.step(moved(i, residency.GPUWarm, true))
+}
+
+// Prefetched records the end of a move of the instance's memory to the GPU by the preload library;
+// ok reports success. After a failure, the memory moves with the next call.
+func (i *Instance) Prefetched(ok bool) {
+	i.d.mu.Lock()
+	defer i.d.mu.Unlock()
+	if i.state == instanceReady {
+		i.onHost = i.onHost && !ok
+		i.d.policy.step(moved(i, residency.GPUWarm, !ok))
+	}
 }
 
 // unpark starts moving the instance's memory to the GPU, once. Locked.
@@ -373,11 +389,11 @@ func (i *Instance) Parkable() bool {
 }
 
 // Parked records the end of an attempt to move the instance's memory to the host; ok
-// reports success.
+// reports success. If the policy has requested another move since, that one's end counts.
 func (i *Instance) Parked(ok bool) {
 	i.d.mu.Lock()
 	defer i.d.mu.Unlock()
-	if i.state == instanceReady {
+	if i.moves--; i.moves == 0 && i.state == instanceReady {
 		i.onHost = i.onHost || ok
 		i.d.policy.step(moved(i, residency.HostWarm, !ok))
 	}

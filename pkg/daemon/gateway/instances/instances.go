@@ -33,12 +33,13 @@ type Config struct {
 	Faults func(context.Context) ([]wire.InstanceFault, error)
 	Memory func(ctx context.Context, gpu string) (dispatch.Memory, error)
 
-	GPUs   []dispatch.GPU
-	Park   string
-	Parker Parker
-	Keep   bool // leave the gateway's instances running on exit
-	Adapts bool // the policy adapts to the utilization of the GPUs
-	Busy   func(gpu string) (float64, error)
+	GPUs    []dispatch.GPU
+	Park    string
+	Parker  Parker
+	Swapper Parker
+	Keep    bool // leave the gateway's instances running on exit
+	Adapts  bool // the policy adapts to the utilization of the GPUs
+	Busy    func(gpu string) (float64, error)
 
 	// Known, if set, is called once all applied functions and running instances are known.
 	Known func()

@@ -3,6 +3,7 @@ package instances
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/dispatch"
@@ -10,9 +11,8 @@ import (
 )
 
 const (
-	movePollInterval = 20 * time.Millisecond // interval of checks while memory moves
-	swapTimeout      = 5 * time.Second       // limit on the preload library's move of an idle instance's memory
-	moveTimeout      = time.Minute           // limit on a move by the Parker
+	movePollInterval = 20 * time.Millisecond // interval of attempts while the token daemon is unavailable
+	moveTimeout      = time.Minute           // limit on a move
 )
 
 // Park implements dispatch.Shell.
@@ -23,38 +23,30 @@ func (m *Manager) Park(i *dispatch.Instance) {
 // park reports whether the memory of an instance has moved to the host.
 func (m *Manager) park(i *dispatch.Instance) bool {
 	r := i.Record()
-	if m.cfg.Park == dispatch.ParkSwap {
-		return m.awaitSwap(r.ID)
-	}
 	i.Moving.Lock()
 	defer i.Moving.Unlock()
-	if !i.Parkable() {
-		return false
+	mover := m.cfg.Swapper
+	if m.cfg.Park == dispatch.ParkCheckpoint {
+		if mover = m.cfg.Parker; !i.Parkable() {
+			return false
+		}
 	}
 	ctx, cancel := context.WithTimeout(m.life, moveTimeout)
 	defer cancel()
-	if err := m.cfg.Parker.Park(ctx, r.ID); err != nil {
-		m.log.Warn("cannot park the instance", "instance", r.ID, "function", r.Function, "err", err)
+	if err := mover.Park(ctx, r.ID); err != nil {
+		m.log.Log(ctx, m.moveFailedLevel(), "cannot park the instance", "instance", r.ID, "function", r.Function, "err", err)
 		return false
 	}
 	return true
 }
 
-// awaitSwap waits until the preload library has moved all memory of an instance to the host.
-// It returns false if some remains after parkTime.
-func (m *Manager) awaitSwap(id string) bool {
-	ctx, cancel := context.WithTimeout(m.life, swapTimeout)
-	defer cancel()
-	for {
-		if s, err := m.cfg.Usage(ctx); err == nil {
-			if mem, known := dispatch.MemoryOf(&s, id); known && mem <= 0 {
-				return true
-			}
-		}
-		if !pause(ctx, movePollInterval) {
-			return false
-		}
+// moveFailedLevel returns the level of messages about failed moves. That the preload library does not
+// move memory is usual: the instance got a call meanwhile.
+func (m *Manager) moveFailedLevel() slog.Level {
+	if m.cfg.Park == dispatch.ParkSwap {
+		return slog.LevelInfo
 	}
+	return slog.LevelWarn
 }
 
 // Unpark implements dispatch.Shell.
@@ -63,6 +55,22 @@ func (m *Manager) Unpark(i *dispatch.Instance) {
 		i.Moving.Lock()
 		defer i.Moving.Unlock()
 		i.Unparked(m.unpark(i.Record().ID))
+	})
+}
+
+// Prefetch implements dispatch.Shell.
+func (m *Manager) Prefetch(i *dispatch.Instance) {
+	m.tasks.Go(func() {
+		i.Moving.Lock()
+		defer i.Moving.Unlock()
+		ctx, cancel := context.WithTimeout(m.life, moveTimeout)
+		defer cancel()
+		r := i.Record()
+		err := m.cfg.Swapper.Unpark(ctx, r.ID)
+		if err != nil {
+			m.log.Info("cannot prefetch the memory of an instance", "instance", r.ID, "function", r.Function, "err", err)
+		}
+		i.Prefetched(err == nil)
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/dispatch"
 	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
@@ -19,11 +20,11 @@ const (
 )
 
 // Start implements dispatch.Shell.
-func (m *Manager) Start(ctx context.Context, i *dispatch.Instance, fn function.Function, oversubscribe bool) {
+func (m *Manager) Start(ctx context.Context, i *dispatch.Instance, fn function.Function, oversubscribe gpu.Oversubscription) {
 	m.tasks.Go(func() { m.start(ctx, i, fn, oversubscribe) })
 }
 
-func (m *Manager) start(ctx context.Context, i *dispatch.Instance, fn function.Function, oversubscribe bool) {
+func (m *Manager) start(ctx context.Context, i *dispatch.Instance, fn function.Function, oversubscribe gpu.Oversubscription) {
 	began := time.Now()
 	r, err := m.launch(ctx, i.Record(), fn, oversubscribe)
 	if err == nil {
@@ -53,7 +54,7 @@ func (m *Manager) start(ctx context.Context, i *dispatch.Instance, fn function.F
 // gateway finds the instance if this one is killed. After an error, it has removed the
 // instance or continues to remove it in another task; if the start was cancelled, it waits
 // for the removal.
-func (m *Manager) launch(ctx context.Context, r instance.Record, fn function.Function, oversubscribe bool) (instance.Record, error) {
+func (m *Manager) launch(ctx context.Context, r instance.Record, fn function.Function, oversubscribe gpu.Oversubscription) (instance.Record, error) {
 	reserving, cancel := context.WithTimeout(m.life, stateTimeout)
 	err := m.cfg.Catalog.Reserve(reserving, r)
 	cancel()
