@@ -48,6 +48,10 @@ type Spec struct {
 	// Oversubscribe is when the preload library moves the instance's memory to the host.
 	Oversubscribe gpu.Oversubscription
 
+	// AllSMs lets the instance's kernels use all SMs, although Slice.SMPct is less: then SMPct only
+	// determines how many instances have leases at the same time.
+	AllSMs bool
+
 	// ModelFolder contains model.sock, the model daemon's socket for its tenant; empty without a model.
 	ModelFolder string
 
@@ -168,8 +172,9 @@ type Placement struct {
 	// fails.
 	Restarts int
 
-	// Oversubscribe is as in Spec.
+	// Oversubscribe and AllSMs are as in Spec.
 	Oversubscribe gpu.Oversubscription
+	AllSMs        bool
 
 	// Note, if set, is called with the record after the runtime has started the instance and before the instance is ready.
 	// From then on, there is something to stop. An error from Note ends the start.

@@ -302,7 +302,7 @@ func (l *Launcher) spec(fn function.Function, p instance.Placement, secret, mpsP
 	spec := instance.Spec{
 		ID: p.ID, Function: fn.Name, Image: fn.Image, Command: append([]string(nil), fn.Command...),
 		Env: fn.Env, Port: fn.Port, GPUs: p.GPUs, Slice: p.Slice, Secret: secret, MPSPipeDir: mpsPipes, ModelFolder: models,
-		Oversubscribe: p.Oversubscribe, LogPath: l.logPath(p.ID),
+		Oversubscribe: p.Oversubscribe, AllSMs: p.AllSMs, LogPath: l.logPath(p.ID),
 		Restart: fn.Restart, Limits: fn.Limits, ReadOnly: fn.ReadOnly, Job: instance.JobOf(fn),
 	}
 	if fn.Image != "" {

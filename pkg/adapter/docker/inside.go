@@ -164,7 +164,7 @@ func environ(spec instance.Spec, image []string, in containerResources) (own []s
 	ours, err := preload.Environ(preload.Grant{
 		Socket: preload.InsideSocket + "/token.sock", Instance: spec.ID, Secret: spec.Secret,
 		GPU: in.gpus, SMPct: spec.Slice.SMPct, Libs: in.libs, Env: whole,
-		MPSPipeDir: in.mps, Mem: spec.Slice.Mem, Oversubscribe: spec.Oversubscribe,
+		MPSPipeDir: in.mps, Mem: spec.Slice.Mem, Oversubscribe: spec.Oversubscribe, AllSMs: spec.AllSMs,
 	})
 	if err != nil {
 		return nil, nil, err

@@ -34,6 +34,9 @@ type Grant struct {
 	MPSPipeDir string    // pipe directory of the program's MPS daemon; empty without MPS
 	Mem        gpu.Bytes // memory limit, which MPS enforces as well; 0 means none
 
+	// AllSMs lets the program's kernels use all SMs; SMPct is not enforced.
+	AllSMs bool
+
 	// Oversubscribe, unless empty, turns the program's allocations into managed memory, which the
 	// preload library moves to the host by this rule.
 	Oversubscribe gpu.Oversubscription
@@ -85,6 +88,9 @@ func Environ(g Grant) (map[string]string, error) {
 	}
 	if simulated {
 		env["LD_LIBRARY_PATH"] = prependPath(g.Libs.SimDir, g.inheritedVar("LD_LIBRARY_PATH"), ":;")
+	}
+	if g.AllSMs {
+		env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = percentage(100)
 	}
 	switch {
 	case g.Oversubscribe != gpu.SwapNever:

@@ -22,6 +22,10 @@ func TestEnviron(t *testing.T) {
 		env  map[string]string
 		want map[string]string
 	}{
+		{"all SMs", []string{"0"}, 50, map[string]string{}, map[string]string{
+			"LD_PRELOAD": "/lib/libgfaas.so", "CUDA_VISIBLE_DEVICES": "0", "GFAAS_DEVICES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+			"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100",
+		}},
 		{"simulated", []string{"sim"}, 24, map[string]string{}, map[string]string{
 			"LD_PRELOAD": "/lib/libgfaas.so", "LD_LIBRARY_PATH": "/lib/sim",
 			"CUDA_VISIBLE_DEVICES": "0", "GFAAS_DEVICES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "24",
@@ -39,7 +43,7 @@ func TestEnviron(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			g := grant
-			g.GPU, g.SMPct, g.Env = c.gpus, c.pct, c.env
+			g.GPU, g.SMPct, g.Env, g.AllSMs = c.gpus, c.pct, c.env, c.name == "all SMs"
 			got, err := Environ(g)
 			if err != nil {
 				t.Fatal(err)

@@ -316,7 +316,7 @@ func (r *Runtime) environ(spec instance.Spec, port int) ([]string, error) {
 	ours, err := preload.Environ(preload.Grant{
 		Socket: r.socket(), Instance: spec.ID, Secret: spec.Secret,
 		GPU: spec.GPUs, SMPct: spec.Slice.SMPct, Libs: r.config.Libs, Env: env,
-		MPSPipeDir: spec.MPSPipeDir, Mem: spec.Slice.Mem, Oversubscribe: spec.Oversubscribe,
+		MPSPipeDir: spec.MPSPipeDir, Mem: spec.Slice.Mem, Oversubscribe: spec.Oversubscribe, AllSMs: spec.AllSMs,
 	})
 	if err != nil {
 		return nil, err

@@ -89,8 +89,9 @@ with one exception: if a process of such an instance gets a CUDA error after whi
 its CUDA calls fail, and the function has restart: on-failure or restart: always, the
 gateway restarts the instance. Instances that the gateway starts have all SMs of
 their GPU and at least 1/N of its time, where N is the value of --concurrency. With
---profile, they have the slice of a row of the profile instead. The keys sm, quota and
-gpu_mem of a function override both.
+--side-by-side, up to N of them run at the same time. With --profile, they have the
+slice of a row of the profile instead. The keys sm, quota and gpu_mem of a function
+override both.
 
 With --scaler, the gateway adjusts the number of instances to the load (gfaas-sim scale
 --help describes the scalers and the estimators). An instance goes to a GPU by one of
@@ -132,6 +133,7 @@ are stored in the folder async next to the state file until they have ended.`,
 	cli.Choice(cmd, &o.Policy.Policy, "policy", "policy that chooses the next call and its GPU", policyNames()...)
 	f.StringArrayVar(&o.set, "set", nil, "parameter of the policy, as `KEY=VALUE`, like t=10s (repeatable)")
 	f.IntVar(&o.Concurrency, "concurrency", 2, "limit on the gateway's own instances that run calls on a GPU at once (slots); lb, lalb and lalb-o3 always use 1")
+	f.BoolVar(&o.SideBySide, "side-by-side", false, "let instances without a slice of --profile run at the same time on all SMs of a GPU, under MPS, where a fatal CUDA error of one ends all; by default, they take turns")
 	f.IntVar(&o.Policy.Pool, "pool", 32, "maximum number of instances per GPU; -1 for no limit")
 	f.StringVar(&o.gpu, "gpu", "", "GPUs to use, like 0,1, or sim (default: the GPUs in CUDA_VISIBLE_DEVICES or all; sim if there is no NVIDIA driver)")
 	cli.Memory(f, &o.gpuMem, "gpu-mem", "memory of each GPU that functions may use, as a `size` like 16GiB (default all)")

@@ -10,6 +10,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/devices"
 	"github.com/gfaas/gfaas/pkg/daemon/gateway"
+	"github.com/gfaas/gfaas/pkg/policy/queue"
 )
 
 // The values of --utilization-source.
@@ -34,6 +35,17 @@ func (o *serveOptions) followQueues(env *cli.Env) {
 		if *on = o.Park != ""; *on {
 			o.Set[key] = "true"
 		}
+	}
+}
+
+// noteSideBySide prints a note if --side-by-side has no effect.
+func (o *serveOptions) noteSideBySide(env *cli.Env) {
+	switch {
+	case !o.SideBySide:
+	case queue.OneAtATime(o.Policy.Policy):
+		env.Notef("note: --side-by-side: the policy %s runs one call at a time on a GPU", o.Policy.Policy)
+	case o.Concurrency == 1:
+		env.Notef("note: --side-by-side has no effect with --concurrency 1")
 	}
 }
 

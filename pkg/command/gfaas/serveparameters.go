@@ -28,6 +28,7 @@ func (o *serveOptions) setPolicy(env *cli.Env) error {
 		o.Set[key] = value
 	}
 	o.followQueues(env)
+	o.noteSideBySide(env)
 	for _, key := range queue.Ignored(slices.Sorted(maps.Keys(o.Set)), o.Policy.Policy) {
 		env.Notef("note: --set %s: the policy %s does not use this parameter", key, o.Policy.Policy)
 	}

@@ -87,6 +87,7 @@ type Config struct {
 	Record      io.Writer         // receives a record of events and decisions, if set
 	Concurrency int               // calls in progress per GPU (D)
 	GPUs        []GPU             // indexed by GPU number
+	SideBySide  bool              // as in dispatch.Config
 
 	Settings
 	// Reload, if set, reads the settings again. A SIGHUP triggers it.
@@ -230,7 +231,7 @@ func newGateway(cfg Config) (*Gateway, error) {
 	g.life, g.endLife = context.WithCancel(context.Background())
 	var err error
 	g.dispatcher, err = dispatch.New(g.life, dispatch.Config{
-		Log: cfg.Log, Metrics: g.metrics, Policy: cfg.Policy, Concurrency: cfg.Concurrency, GPUs: cfg.GPUs,
+		Log: cfg.Log, Metrics: g.metrics, Policy: cfg.Policy, Concurrency: cfg.Concurrency, GPUs: cfg.GPUs, SideBySide: cfg.SideBySide,
 		Queue: cfg.Queue, QueueTimeout: cfg.QueueTimeout, Timeout: cfg.Timeout, Placement: cfg.Placement, Placing: cfg.Placing, Scaler: cfg.Scaler, Estimator: cfg.Estimator, Scaling: cfg.Scaling, Park: cfg.Park, AdoptParked: cfg.Parker != nil,
 		LearnedFile: cfg.LearnedFile,
 		Forgotten:   func(name string) { g.api.ForgetAsync(name) }, Now: cfg.now,

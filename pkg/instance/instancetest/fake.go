@@ -148,6 +148,9 @@ func (f *Fake) handler(spec instance.Spec) http.Handler {
 	if spec.ModelFolder != "" {
 		env["GFAAS_MODEL_SOCKET"] = spec.ModelFolder + "/model.sock"
 	}
+	if spec.AllSMs {
+		env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = "100"
+	}
 	if spec.Oversubscribe != "" {
 		env["GFAAS_OVERSUBSCRIBE"] = string(spec.Oversubscribe)
 	}

@@ -49,6 +49,7 @@ type Config struct {
 	Policy      queue.Config
 	Concurrency int   // calls in progress per GPU (D)
 	GPUs        []GPU // indexed by GPU number
+	SideBySide  bool  // instances without a profile share the SMs and run at the same time; otherwise they take turns
 
 	Queue        int           // limit on the queued calls of a function that sets none
 	QueueTimeout time.Duration // longest time that a call waits for a slot on an instance
@@ -96,14 +97,19 @@ type Settings struct {
 	Profile    map[string][]profile.Row // rows per function, for slices and autoscalers
 }
 
+// Sharing is how an instance shares its GPU; the fields are those of instance.Placement.
+type Sharing struct {
+	Oversubscribe gpu.Oversubscription
+	AllSMs        bool
+}
+
 // Shell performs the operations that take time. Its methods are called with the
 // dispatcher's lock held, so they return at once and report the outcome from another
 // goroutine.
 type Shell interface {
-	// Start starts an instance of fn, and cancels the start if ctx ends. With oversubscribe, the
-	// instance's preload library can park its memory. Start reports to Instance.Started or
-	// Instance.NotStarted, or to Instance.Stopped if the start was cancelled.
-	Start(ctx context.Context, i *Instance, fn function.Function, oversubscribe gpu.Oversubscription)
+	// Start starts an instance of fn, and cancels the start if ctx ends. It reports to
+	// Instance.Started or Instance.NotStarted, or to Instance.Stopped if the start was cancelled.
+	Start(ctx context.Context, i *Instance, fn function.Function, s Sharing)
 	// Stop stops an instance and reports to Instance.Stopped.
 	Stop(i *Instance)
 	// Park moves the instance's memory to the host and reports to Instance.Parked.

@@ -23,7 +23,7 @@ type fakeShell struct {
 	unparks time.Duration // time until an unpark fails
 }
 
-func (fakeShell) Start(_ context.Context, i *Instance, _ function.Function, _ gpu.Oversubscription) {
+func (fakeShell) Start(_ context.Context, i *Instance, _ function.Function, _ Sharing) {
 	go func() { i.Started(i.Record()) }()
 }
 func (fakeShell) Stop(i *Instance)     { go i.Stopped() }

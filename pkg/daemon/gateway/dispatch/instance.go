@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -89,9 +90,9 @@ func (i *Instance) alive() bool {
 func (d *Dispatcher) start(now time.Duration, number, on int32, id residency.ID) *Instance {
 	f := d.functions[number]
 	i := &Instance{d: d, id: id, gpu: on, function: f, version: f.version, definition: f.definition, own: true, idleSince: now, memory: newInstanceMemory()}
-	oversubscribe := gpu.SwapNever
+	var sharing Sharing
 	if i.parks = d.cfg.Park != "" && !f.spans(); i.parks && d.cfg.Park == ParkSwap {
-		oversubscribe = gpu.SwapOrdered
+		sharing.Oversubscribe = gpu.SwapOrdered
 	}
 	s := d.takePlaced(f, on)
 	ofPlacer := s != nil
@@ -105,7 +106,11 @@ func (d *Dispatcher) start(now time.Duration, number, on int32, id residency.ID)
 	for _, g := range s.gpus[1:] {
 		i.further, i.mem = append(i.further, int32(g)), s.mem
 	}
-	r := launch.Intended(f.definition, instance.Placement{ID: s.id, GPUs: d.gpuNames(s.gpus), Slice: f.sliceOf(s.config), Batch: batchOf(s.config)})
+	slice := f.sliceOf(s.config)
+	if d.sideBySide() && s.config == nil && !f.statesSlice() {
+		slice.SMPct, slice.QuotaRequest, sharing.AllSMs = equalShare(d.cfg.Concurrency), 1, true
+	}
+	r := launch.Intended(f.definition, instance.Placement{ID: s.id, GPUs: d.gpuNames(s.gpus), Slice: slice, Batch: batchOf(s.config)})
 	r.Registered, r.Owner = []string{r.ID}, instance.Gateway
 	i.record = &r
 	var life context.Context
@@ -118,9 +123,18 @@ func (d *Dispatcher) start(now time.Duration, number, on int32, id residency.ID)
 	f.setMaxBatch()
 	i.shareMemory()
 	i.reportSlice()
-	d.shell.Start(life, i, f.definition, oversubscribe)
+	d.shell.Start(life, i, f.definition, sharing)
 	return i
 }
+
+// sideBySide reports whether several instances without a profile run on a GPU at the same time.
+func (d *Dispatcher) sideBySide() bool {
+	return d.cfg.SideBySide && d.cfg.Concurrency > 1 && !queue.OneAtATime(d.cfg.Policy.Policy)
+}
+
+// equalShare returns the part of the SMs of each of n instances that may have leases at the same
+// time, in percent. It is rounded down, so that n of them fit.
+func equalShare(n int) float64 { return math.Floor(1e5/float64(n)) / 1e3 }
 
 // instanceID returns the ID of the n-th instance that the gateway starts.
 func (f *Function) instanceID(n int64) string {

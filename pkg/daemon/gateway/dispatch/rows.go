@@ -106,8 +106,11 @@ func (f *Function) scaleUnit() (unit *scale.Instance) {
 // the time. known reports whether the file or a row states an SM share or a quota. Locked.
 func (f *Function) slice(number int) (s gpu.Slice, known bool) {
 	row := rowOn(f, number)
-	return f.sliceOf(row), row != nil || f.definition.SM > 0 || f.definition.Quota.Request > 0
+	return f.sliceOf(row), row != nil || f.statesSlice()
 }
+
+// statesSlice reports whether the function's file states an SM share or a quota.
+func (f *Function) statesSlice() bool { return f.definition.SM > 0 || f.definition.Quota.Request > 0 }
 
 // sliceOf returns the slice of an instance with a configuration, which may be nil. Locked.
 func (f *Function) sliceOf(c *scale.Instance) gpu.Slice {

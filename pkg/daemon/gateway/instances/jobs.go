@@ -9,7 +9,6 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/dispatch"
 	"github.com/gfaas/gfaas/pkg/function"
-	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/launch"
 	"github.com/gfaas/gfaas/pkg/status"
@@ -147,7 +146,7 @@ func (j *jobs) startUntilSuccess(life context.Context, fn function.Function, r i
 	for {
 		started := r
 		if err == nil {
-			started, err = j.launch(life, r, fn, gpu.SwapNever)
+			started, err = j.launch(life, r, fn, dispatch.Sharing{})
 		}
 		if err == nil {
 			j.log.Info("job started", "function", r.Function, "instance", r.ID, "gpu", r.GPUs[0])

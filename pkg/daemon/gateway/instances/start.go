@@ -9,7 +9,6 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/dispatch"
 	"github.com/gfaas/gfaas/pkg/function"
-	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
@@ -20,13 +19,13 @@ const (
 )
 
 // Start implements dispatch.Shell.
-func (m *Manager) Start(ctx context.Context, i *dispatch.Instance, fn function.Function, oversubscribe gpu.Oversubscription) {
-	m.tasks.Go(func() { m.start(ctx, i, fn, oversubscribe) })
+func (m *Manager) Start(ctx context.Context, i *dispatch.Instance, fn function.Function, s dispatch.Sharing) {
+	m.tasks.Go(func() { m.start(ctx, i, fn, s) })
 }
 
-func (m *Manager) start(ctx context.Context, i *dispatch.Instance, fn function.Function, oversubscribe gpu.Oversubscription) {
+func (m *Manager) start(ctx context.Context, i *dispatch.Instance, fn function.Function, s dispatch.Sharing) {
 	began := time.Now()
-	r, err := m.launch(ctx, i.Record(), fn, oversubscribe)
+	r, err := m.launch(ctx, i.Record(), fn, s)
 	if err == nil {
 		m.meter.started(i)
 	} else {
@@ -54,14 +53,14 @@ func (m *Manager) start(ctx context.Context, i *dispatch.Instance, fn function.F
 // gateway finds the instance if this one is killed. After an error, it has removed the
 // instance or continues to remove it in another task; if the start was cancelled, it waits
 // for the removal.
-func (m *Manager) launch(ctx context.Context, r instance.Record, fn function.Function, oversubscribe gpu.Oversubscription) (instance.Record, error) {
+func (m *Manager) launch(ctx context.Context, r instance.Record, fn function.Function, s dispatch.Sharing) (instance.Record, error) {
 	reserving, cancel := context.WithTimeout(m.life, stateTimeout)
 	err := m.cfg.Catalog.Reserve(reserving, r)
 	cancel()
 	if err != nil {
 		return r, err
 	}
-	started, err := m.cfg.Starter.Start(ctx, fn, instance.Placement{ID: r.ID, GPUs: r.GPUs, Slice: r.Slice, Oversubscribe: oversubscribe,
+	started, err := m.cfg.Starter.Start(ctx, fn, instance.Placement{ID: r.ID, GPUs: r.GPUs, Slice: r.Slice, Oversubscribe: s.Oversubscribe, AllSMs: s.AllSMs,
 		Note: func(r instance.Record) error {
 			r.Owner = instance.Gateway
 			return m.cfg.Catalog.Update(m.life, r)
