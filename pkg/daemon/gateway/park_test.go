@@ -56,13 +56,13 @@ func TestPark(t *testing.T) {
 				}
 				found = append(found, a.header.Get("Gfaas-Start"))
 				if c.learned {
-					w.until("the memory of the instance is known", func() bool {
+					w.until("the memory of the instance is known, and the other has moved", func() bool {
+						known, idle := false, true
 						for _, i := range w.dispatcher.Snapshot().Instances {
-							if i.Mem >= int64(600*gpu.MiB) && w.Status().Functions[i.Function].Function == name {
-								return true
-							}
+							known = known || i.Mem >= int64(600*gpu.MiB) && w.Status().Functions[i.Function].Function == name
+							idle = idle && i.State == "idle"
 						}
-						return false
+						return known && idle
 					})
 				}
 			}
