@@ -149,8 +149,8 @@ void gf_pools_fork_child(void);
 
 /* Reports whether plain allocations become managed memory. */
 bool gf_oversubscribed(void);
-/* Returns the limit of the device's account, in bytes (0: none). Without one, an oversubscribed instance gets
- * no more than the device has, as it would without oversubscription: otherwise it could fill the host's memory. */
+/* Returns the limit of the device's account, in bytes (0: none). If an oversubscribed instance has no limit, the
+ * device's memory is its limit: otherwise it could fill the memory of the host. */
 uint64_t gf_swap_limit(struct gf_device *d);
 /* Moves managed memory to the host once the device has been idle for a while. Returns the ms until it
  * must be called again, or -1 if there is nothing to do until the device is used. The helper calls it. */

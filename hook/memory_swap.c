@@ -4,8 +4,8 @@
  * than the GPU's memory can run one after another: the library moves an idle instance's memory to the host,
  * and back to the GPU before the instance's next work (MQFQ-Sticky, section 5.2, prefetch and swap; the
  * driver alone would move pages only when they are touched). With GFAAS_OVERSUBSCRIBE=1, memory moves to the
- * host when the instance has been idle for SWAP_AFTER_NS. With GFAAS_OVERSUBSCRIBE=ordered, it moves only when
- * the daemon orders it, for a scheduler that knows which instance is needed next.
+ * host when the instance has been idle for SWAP_AFTER_NS. With GFAAS_OVERSUBSCRIBE=ordered, it moves only at the
+ * daemon's order, which comes from the gateway's scheduler.
  *
  * All moves are hints to the driver, which keeps the pages coherent. If a move fails, the memory stays where
  * it is, which is harmless. */
@@ -122,7 +122,7 @@ static bool move(struct gf_device *d, struct gf_range block, bool to_host)
         bool moved = exists && result == CUDA_SUCCESS; /* the driver reports the end of the move */
         if (moved && to_host)
             gf_mem_set_parked(d, d->mem_parked + piece.size);
-        else if (moved) /* 0 if the program's work has started to move everything back meanwhile */
+        else if (moved) /* may be 0 already, if the program's work moves the memory back meanwhile */
             gf_mem_set_parked(d, d->mem_parked > piece.size ? d->mem_parked - piece.size : 0);
         pthread_mutex_unlock(&move_lock);
         if (!started)
@@ -140,7 +140,7 @@ static bool move_all(struct gf_device *d, bool to_host)
     struct gf_range *all = managed_ranges(d, &count);
     bool complete = all;
     if (to_host)
-        gf_mem_set_parked(d, 0); /* an earlier move may not have been followed by work: count from the beginning */
+        gf_mem_set_parked(d, 0); /* without work since an earlier move, its bytes would count twice */
     for (unsigned i = 0; i < count; i++)
         complete = move(d, all[i], to_host) && complete;
     free(all);
@@ -156,7 +156,7 @@ bool gf_swap_order(struct gf_device *d, bool to_host)
     if (!move_all(d, to_host))
         return false;
     pthread_mutex_lock(&move_lock);
-    if (!to_host && !has_work(d)) { /* work that begins now moves nothing, because everything is there */
+    if (!to_host && !has_work(d)) { /* all memory is on the device, so the next work need not move it */
         gf_store(&d->swapped_out, false);
         gf_mem_set_parked(d, 0);
     }
