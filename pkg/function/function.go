@@ -91,7 +91,7 @@ func (fn Function) Versioned() Function {
 }
 
 // LLM reports whether the function is known to serve a language model: its contract is openai.
-func (f Function) LLM() bool { return f.Contract == "openai" }
+func (fn Function) LLM() bool { return fn.Contract == "openai" }
 
 // Limits bounds a container's use of its host; 0 means the runtime's default.
 type Limits struct {
