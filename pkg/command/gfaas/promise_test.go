@@ -1,7 +1,9 @@
 package gfaas
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -200,6 +202,12 @@ func (w *promises) plan(file string, d []*demandResult, flags ...string) plan.Pl
 	return p
 }
 
+// heldUp reports whether a load failed because no request finished in its short time, as after a pause of the host.
+func heldUp(err error) bool {
+	var failed *exec.ExitError
+	return errors.As(err, &failed) && bytes.Contains(failed.Stderr, []byte("no request finished in"))
+}
+
 // drive starts a plan, loads each of its functions for the given time, and simulates the same arrivals.
 func (w *promises) drive(file string, d []*demandResult, long time.Duration, r *rand.Rand) []demandResult {
 	w.Helper()
@@ -215,8 +223,14 @@ func (w *promises) drive(file string, d []*demandResult, long time.Duration, r *
 	for n, f := range d {
 		seed := r.Uint32()
 		all.Go(func() {
-			out, err := w.command("gfaas-profile", "load", f.name, "-q", "-o", "json", "--precision", "0", "--seed", strconv.Itoa(int(seed)),
-				"--load", fmt.Sprintf("poisson:%v", f.rps), "--duration", long.String(), "--slo", fmt.Sprintf("%vms", f.objective)).Output()
+			load := func() ([]byte, error) {
+				return w.command("gfaas-profile", "load", f.name, "-q", "-o", "json", "--precision", "0", "--seed", strconv.Itoa(int(seed)),
+					"--load", fmt.Sprintf("poisson:%v", f.rps), "--duration", long.String(), "--slo", fmt.Sprintf("%vms", f.objective)).Output()
+			}
+			out, err := load()
+			for end := time.Now().Add(time.Minute); heldUp(err) && time.Now().Before(end); {
+				out, err = load()
+			}
 			results[n] = *f
 			var decoded struct {
 				P95    float64 `json:"p95_ms"`
