@@ -1,6 +1,7 @@
 package function
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -26,7 +27,6 @@ tenant: team_a
 model: {name: resnet50, file: resnet50 v2.safetensors, size: 98MiB}
 scale: {min: 1, max: 3, idle: 90s}
 inflight: 4
-batcher: {max: 16, latency: 2ms, repeat: true}
 timeout: 10m
 queue: 64
 restart: on-failure
@@ -59,7 +59,6 @@ func TestParseAllKeys(t *testing.T) {
 	case fn.Weight != 1.5, fn.Tenant != "team_a", *fn.Model != Model{"resnet50", "resnet50 v2.safetensors", 98 * gpu.MiB}, fn.Dir != "dir":
 	case fn.Scale != Scale{1, 3, 90 * time.Second}, fn.Inflight != 4, fn.Timeout != 10*time.Minute, fn.Queue != 64:
 	case fn.SM != 24, fn.Quota != Quota{0.3, 0.6}, fn.Quota.String() != "0.3:0.6", Quota{0.5, 0.5}.String() != "0.5":
-	case fn.Batcher == nil, *fn.Batcher != Batcher{16, 2 * time.Millisecond, true}, fn.MaxBatch() != 16:
 	case fn.MaxRestarts != 3, fn.Progress != "^step [0-9]+":
 	case fn.Restart != "on-failure", fn.Limits != Limits{4 * gpu.GiB, 512, 1.5}, !fn.ReadOnly, fn.Unmanaged != "stop":
 	case !slices.Equal(fn.Probes.Paths, []string{"/live", "/a%20b"}), fn.Probes.Methods == nil, len(fn.Probes.Methods) != 0, !bool(fn.KeepUpgraded):
@@ -125,10 +124,25 @@ func TestParseAlias(t *testing.T) {
 	}
 }
 
+func TestParseBatcher(t *testing.T) {
+	fn := parse(t, "name: a\nimage: x\nbatcher: {max: 16, latency: 2ms, repeat: true}\n")[0]
+	if fn.Batcher == nil || *fn.Batcher != (Batcher{16, 2 * time.Millisecond, true}) || fn.MaxBatch() != 16 {
+		t.Errorf("batcher: got %+v, want max 16, latency 2ms, repeat", fn.Batcher)
+	}
+	text, err := Format([]Function{fn})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again := parse(t, string(text))[0]; !reflect.DeepEqual(again.Batcher, fn.Batcher) {
+		t.Errorf("batcher after Format: got %+v, want %+v", again.Batcher, fn.Batcher)
+	}
+}
+
 func TestParseFaults(t *testing.T) {
 	const ok = "name: a\nimage: x\n"
 	const job = "name: a\nkind: training\ncommand: [x]\n"
 	for what, c := range map[string]struct{ text, want string }{
+		"batches of a job":          {job + "batcher: {max: 8}\n", "f.yaml:4: batcher: not allowed with \"kind: training\""},
 		"unknown key":               {ok + "gpumem: 3\n", "f.yaml:3: gpumem: unknown key, expected one of annotations, batcher, command, "},
 		"near key":                  {ok + "gpumem: 3\n", ", weight (did you mean gpu_mem?)"},
 		"far key":                   {ok + "colour: 3\n", "tenant, timeout, unmanaged, websocket, weight"},

@@ -172,6 +172,9 @@ func (p *parser) training(n *yaml.Node, fn *Function, lines map[string]int) {
 		}
 		return
 	}
+	if lines["batcher"] > 0 {
+		p.failAt(lines["batcher"], "batcher", "not allowed with \"kind: %s\", because a job gets no calls", Training)
+	}
 	if lines["restart"] == 0 {
 		fn.Restart = RestartOnFailure
 	}
