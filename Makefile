@@ -127,6 +127,15 @@ RUNS ?= 3
 locality: all checks ## compare a gateway with gfaas-sim on a trace
 	GFAAS_LOCALITY=$(RUNS) $(GO) test -count=1 -v -timeout 60m ./pkg/command/gfaas -run '^TestLocality$$'
 
+# Runs the scripts that reproduce figures of papers (docs/papers.md), and fails if a result has
+# moved. PAPERS selects scripts. The pictures and CSV files are in build/papers.
+PAPERS ?= $(filter-out lib,$(basename $(notdir $(wildcard examples/papers/*.sh))))
+.PHONY: papers
+papers: $(BUILD)/bin/gfaas-place $(BUILD)/bin/gfaas-sim ## reproduce the figures of papers in docs/papers.md
+	@failed=; for p in $(PAPERS); do \
+	  PATH='$(abspath $(BUILD))/bin':"$$PATH" examples/papers/$$p.sh $(BUILD)/papers || failed="$$failed $$p"; echo; done; \
+	  [ -z "$$failed" ] || { echo "papers: failed:$$failed"; exit 1; }
+
 # Checks that plans satisfy their demand: runs DEMANDS random plans under load for a minute
 # each. It needs an idle machine.
 DEMANDS ?= 50

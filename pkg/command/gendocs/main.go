@@ -1,12 +1,13 @@
 // Command gendocs generates documentation from the code: gendocs MAN COMPLETIONS SETTINGS DOCS. It writes the man
 // pages and the shell completions of every binary to the folders MAN and COMPLETIONS, the names of all settings
-// to the file SETTINGS, and the pages of docs/ with tables from registries to the folder DOCS.
+// to the file SETTINGS, and the pages of docs/ with tables from registries and from examples/papers to the folder DOCS.
 package main
 
 import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -55,7 +56,12 @@ func writeAll(man, completions, settingsFile, docs string) error {
 			return err
 		}
 	}
-	return errors.Join(writeEnvironment(man), writeTables("docs", docs),
+	fromPapers, err := paperTables("examples/papers")
+	if err != nil {
+		return err
+	}
+	maps.Copy(tables, fromPapers)
+	return errors.Join(writeEnvironment(man), writeTables("docs", docs, tables),
 		os.WriteFile(settingsFile, []byte(strings.Join(settings(), "\n")+"\n"), 0o644))
 }
 

@@ -95,11 +95,11 @@ func reasons(all reason.Table) string {
 }
 
 // marked matches a table with its markers.
-var marked = regexp.MustCompile(`(?s)(<!-- table (\w+) -->\n).*?(<!-- end -->)`)
+var marked = regexp.MustCompile(`(?s)(<!-- table ([\w/-]+) -->\n).*?(<!-- end -->)`)
 
 // writeTables copies the pages that contain marked tables from one folder to another and updates the tables. It
 // returns an error if a page has an unknown table, or if no page has a table.
-func writeTables(from, to string) error {
+func writeTables(from, to string, tables map[string]func() string) error {
 	pages, err := filepath.Glob(filepath.Join(from, "*.md"))
 	if err != nil {
 		return err

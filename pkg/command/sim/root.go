@@ -21,6 +21,6 @@ func NewRoot(env *cli.Env) *cobra.Command {
 same code of the policies as the gateway and the planners, and prints latencies, starts
 of instances and other results. It only reads and writes files, and needs no GPU.`,
 	}
-	root.AddCommand(newCluster(env), newQueue(env), newScale(env), newGenerate(env), newCompare(env), newReplay(env), newPlan(env))
+	root.AddCommand(newCluster(env), newQueue(env), newScale(env), newGenerate(env), newCompare(env), newReplay(env), newPlan(env), newFigure(env))
 	return root
 }
