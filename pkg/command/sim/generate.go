@@ -21,13 +21,13 @@ func newGenerate(env *cli.Env) *cobra.Command {
 		Short: "Generate traces, request rates and events to simulate",
 		Long: `Generate input for the other commands of gfaas-sim: traces of invocations, costs of
 functions, series of request rates, starts and stops of instances, and the workloads of
-three papers (docs/papers.md), as far as these papers describe them. The same seed
+papers (docs/papers.md), as far as these papers describe them. The same seed
 gives the same output.`,
 		Example: `  # Run a policy on the workload of LALB
   gfaas-sim generate lalb --working-set 35 --costs-out costs.csv > trace.csv
   gfaas-sim queue --functions costs.csv --trace trace.csv --policy lalb-o3 --gpus 12 --gpu-mem 8GiB`,
 	}
-	cmd.AddCommand(newGenerateTrace(env), newGenerateRPS(env), newGenerateLALB(env), newGenerateMQFQ(env), newGenerateCluster(env))
+	cmd.AddCommand(newGenerateTrace(env), newGenerateRPS(env), newGenerateLALB(env), newGenerateAzure(env), newGenerateMQFQ(env), newGenerateCluster(env))
 	return cmd
 }
 
@@ -232,6 +232,53 @@ determines which function has which model.`,
 	f.IntVar(&l.Minutes, "minutes", l.Minutes, "length of the trace in minutes")
 	f.IntVar(&l.PerMinute, "per-minute", l.PerMinute, "requests per minute")
 	f.Float64Var(&l.Zipf, "zipf", l.Zipf, "exponent S: the k-th most popular function gets 1/k^S of the requests of the most popular one")
+	g.flags(cmd)
+	return cmd
+}
+
+func newGenerateAzure(env *cli.Env) *cobra.Command {
+	g := generated{env: env}
+	a := gen.DefaultAzure()
+	cmd := &cobra.Command{
+		Use:   "azure",
+		Short: "Generate the workload of the LALB paper with the published facts about its trace",
+		Long: `Generate a synthetic workload with the facts that the LALB paper prints about its trace of
+Azure Functions (section V.A; docs/papers.md): the trace has 46,413 functions, the 15
+most popular of them receive 56% of the invocations, and each other function receives
+less than 0.01%. The output has the most popular functions (--working-set), reduced to 325
+requests per minute for 6 minutes, and mapped to the models in Table I of the paper.
+
+The paper does not print the shares of the single functions. Here, the k-th of the most
+popular functions (--top) gets 1/k^S of the requests of the first (--zipf S), and all
+others have equal shares. After the reduction, these are less than one request per
+minute, so each function of the working set gets at least --least requests per minute.
+
+gfaas-sim generate lalb has the same models, but a popularity without this gap.`,
+		Example: `  # Run a policy on the workload
+  gfaas-sim generate azure --working-set 35 --costs-out costs.csv > trace.csv
+  gfaas-sim queue --functions costs.csv --trace trace.csv --policy lalb-o3 --gpus 12 --gpu-mem 8GiB`,
+		RunE: func(*cobra.Command, []string) error {
+			if err := cmp.Or(inRange("functions", float64(a.Functions), 1, 1e6), inRange("working-set", float64(a.WorkingSet), 1, 1e6),
+				inRange("minutes", float64(a.Minutes), 1, 1e6), inRange("per-minute", float64(a.PerMinute), 1, 1e9),
+				inRange("zipf", a.Zipf, 0, 10), inRange("top", float64(a.Top), 1, float64(a.Functions-1)), inRange("top-share", a.TopShare, 0, 1),
+				inRange("least", float64(a.Least), 0, 1e6), checkRows(float64(a.Minutes)*float64(a.PerMinute))); err != nil {
+				return err
+			}
+			if err := a.Check(); err != nil {
+				return cli.Fail(cli.ExitUsage, "set the workload with --working-set, --functions, --least and --per-minute", err)
+			}
+			return g.print(a.Generate(g.seed))
+		},
+	}
+	f := cmd.Flags()
+	f.IntVar(&a.Functions, "functions", a.Functions, "number of functions in the trace")
+	f.IntVar(&a.Top, "top", a.Top, "number of the most popular functions, which receive --top-share")
+	f.Float64Var(&a.TopShare, "top-share", a.TopShare, "fraction of the requests that the most popular functions receive")
+	f.Float64Var(&a.Zipf, "zipf", a.Zipf, "exponent S: the k-th of the most popular functions gets 1/k^S of the requests of the first one")
+	f.IntVar(&a.Least, "least", a.Least, "least number of requests per minute of each function in the working set")
+	f.IntVar(&a.WorkingSet, "working-set", a.WorkingSet, "number of functions in the output, each with its own model")
+	f.IntVar(&a.Minutes, "minutes", a.Minutes, "length of the trace in minutes")
+	f.IntVar(&a.PerMinute, "per-minute", a.PerMinute, "requests per minute")
 	g.flags(cmd)
 	return cmd
 }

@@ -45,6 +45,11 @@ func DefaultLALB() LALB { return LALB{WorkingSet: 15, Minutes: 6, PerMinute: 325
 
 // Generate draws the workload.
 func (l LALB) Generate(seed uint64) Workload {
+	return l.generate(seed, apportion(shares(l.WorkingSet, l.Zipf), l.PerMinute))
+}
+
+// generate draws a workload with these numbers of invocations per minute, by rank.
+func (l LALB) generate(seed uint64, counts []int) Workload {
 	r := newRandom(seed, 0)
 	var w Workload
 	for rank, i := range r.shuffled(l.WorkingSet) {
@@ -54,7 +59,6 @@ func (l LALB) Generate(seed uint64) Workload {
 		f.Model, f.MemMiB = f.Name, m.mem
 		w.Functions = append(w.Functions, f)
 	}
-	counts := apportion(shares(l.WorkingSet, l.Zipf), l.PerMinute)
 	for minute := range l.Minutes {
 		for i, n := range counts {
 			for range n {

@@ -160,3 +160,44 @@ func TestMQFQ(t *testing.T) {
 		}
 	}
 }
+
+// TestAzure checks the published facts: the shares of the most popular functions and of the others,
+// and the numbers of requests per minute.
+func TestAzure(t *testing.T) {
+	a := DefaultAzure()
+	a.WorkingSet = a.Functions
+	list := a.workingSetShares()
+	top := 0.0
+	for _, share := range list[:15] {
+		top += share
+	}
+	if math.Abs(top-0.56) > 1e-9 || list[15] >= 1e-4 || list[14] <= list[15] {
+		t.Errorf("shares: got %g for the first 15, %g and %g for the next, want 0.56, and less than 0.0001", top, list[15], list[16])
+	}
+	a.WorkingSet = 35
+	if err := a.Check(); err != nil {
+		t.Fatal(err)
+	}
+	w := a.Generate(1)
+	sorted(t, w, 6*time.Minute)
+	counts := make([][35]int, 6)
+	for _, row := range w.Rows {
+		counts[row.At/time.Minute][row.Function]++
+	}
+	for minute, c := range counts {
+		total := 0
+		for f, n := range c {
+			total += n
+			if n < 1 || f > 0 && n > c[f-1] {
+				t.Errorf("minute %d: function %d has %d requests, want at least 1, and at most those of the function before", minute, f, n)
+			}
+		}
+		if total != 325 {
+			t.Errorf("minute %d: got %d requests, want 325", minute, total)
+		}
+	}
+	a.WorkingSet = 326
+	if err := a.Check(); err == nil {
+		t.Error("326 functions with at least one of 325 requests each: got no error, want one")
+	}
+}
