@@ -26,6 +26,9 @@ type Config struct {
 	// Interference lengthens an invocation by 1 + Interference × others, where others is the
 	// number of other invocations on its GPU when it starts.
 	Interference float64
+	// RepeatUntil makes a closed loop: when an invocation completes before this time, another one
+	// of its function arrives at the same instant. 0 means that none does.
+	RepeatUntil time.Duration
 	// Curve lists the quantiles of latency, 0 to 1, for Result.Curve.
 	Curve []float64
 	// Mover, unless nil, is how memory moves; see SetMover. Fault and Hints are its parameters: paging
@@ -61,6 +64,7 @@ type run struct {
 	events      []queue.Event
 	arrivals    []queue.Arrived   // the Arrived events in events
 	completions []queue.Completed // the Completed events in events
+	repeats     []int32           // functions of invocations that arrive now in a closed loop
 	actions     []queue.Action
 	stats       *stats
 	gap         *gap
@@ -241,6 +245,9 @@ func (r *run) complete() {
 		r.busy[v.gpu]--
 		r.stats.completed(v)
 		r.gap.completed(v)
+		if r.now < r.config.RepeatUntil && v.end > v.dispatched { // otherwise, time would stand still
+			r.repeats = append(r.repeats, v.function)
+		}
 		r.completions = append(r.completions, queue.Completed{Execution: queue.Execution{
 			Function: v.function, Instance: v.instance, ID: v.id, Executed: v.end - v.executes}})
 		r.events = append(r.events, &r.completions[len(r.completions)-1])
@@ -254,25 +261,36 @@ func (r *run) deliverWake() {
 	}
 }
 
-// arrive reports the invocations that arrive now, in the order of the trace.
+// arrive reports the invocations that arrive now: those of a closed loop, in the order of the
+// completions, and those of the trace, in its order.
 func (r *run) arrive() error {
-	for r.hasNext && r.next.At == r.now {
-		f := r.next.Function
-		r.arrivals = append(r.arrivals, queue.Arrived{Function: f, ID: r.ids, At: r.now})
-		r.events = append(r.events, &r.arrivals[len(r.arrivals)-1])
-		if r.ids == 0 {
-			r.stats.first = r.now
+	for _, f := range r.repeats {
+		if err := r.arriveOne(f); err != nil {
+			return err
 		}
-		r.gap.arrived(f)
-		r.ids++
-		if r.ids%(1<<16) == 0 && r.config.Progress != nil {
-			if err := r.config.Progress(r.ids); err != nil {
-				return err
-			}
+	}
+	r.repeats = r.repeats[:0]
+	for r.hasNext && r.next.At == r.now {
+		if err := r.arriveOne(r.next.Function); err != nil {
+			return err
 		}
 		if err := r.advance(); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+func (r *run) arriveOne(f int32) error {
+	r.arrivals = append(r.arrivals, queue.Arrived{Function: f, ID: r.ids, At: r.now})
+	r.events = append(r.events, &r.arrivals[len(r.arrivals)-1])
+	if r.ids == 0 {
+		r.stats.first = r.now
+	}
+	r.gap.arrived(f)
+	r.ids++
+	if r.ids%(1<<16) == 0 && r.config.Progress != nil {
+		return r.config.Progress(r.ids)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -31,6 +32,7 @@ type workload struct {
 	pool        int
 	set         []string
 	seed        uint64
+	repeatUntil time.Duration
 	flagSet     *pflag.FlagSet
 	unsorted    bool // the trace is not in order of time
 	noted       bool // the note about the trace was printed
@@ -48,6 +50,7 @@ func (o *workload) flags(cmd *cobra.Command) {
 	f.IntVar(&o.pool, "pool", residency.Unlimited, "limit on the number of instances on each GPU, idle and running; -1 means no limit")
 	f.StringArrayVar(&o.set, "set", nil, "parameter of the policy or the simulator, as `KEY=VALUE`, like t=10s (repeatable)")
 	f.Uint64Var(&o.seed, "seed", 1, "seed of the random arrival times within a minute, for a trace with counts per minute")
+	f.DurationVar(&o.repeatUntil, "repeat-until", 0, "closed loop: when an invocation completes before this time of the trace, another one of its function arrives at once (default never)")
 	cli.CompleteFiles(cmd, "csv", "functions", "trace")
 	cli.Keys(cmd, "set", cli.ParameterKeys(parameters)...)
 }
@@ -73,6 +76,8 @@ func (o *workload) check() error {
 		return cli.Usagef("--concurrency %d is out of range, expected 1 to %d", o.concurrency, maxConcurrency)
 	case o.pool < residency.Unlimited:
 		return cli.Usagef("--pool %d is out of range, expected 0 or more, or -1 for no limit", o.pool)
+	case o.repeatUntil < 0 || o.repeatUntil > trace.MaxSeconds*time.Second:
+		return cli.Usagef("--repeat-until %v is out of range, expected 0 to %v", o.repeatUntil, trace.MaxSeconds*time.Second)
 	case o.mem < 0 || o.mem == 0 && o.flagSet.Changed("gpu-mem"):
 		return cli.Usagef("--gpu-mem %s: expected more than 0, like 16GiB", o.mem)
 	}
@@ -124,7 +129,7 @@ func (o *workload) noteIgnored(policies ...string) {
 
 // load reads the functions and opens the trace.
 func (o *workload) load() (sim.Config, *trace.Source, error) {
-	c := sim.Config{GPUs: o.gpus, Mem: int64(o.mem), Concurrency: o.concurrency, Fault: sim.DefaultFault, Hints: sim.DefaultHints,
+	c := sim.Config{GPUs: o.gpus, Mem: int64(o.mem), Concurrency: o.concurrency, RepeatUntil: o.repeatUntil, Fault: sim.DefaultFault, Hints: sim.DefaultHints,
 		Config: queue.Config{Pool: o.pool, Options: queue.Defaults()}}
 	if err := o.check(); err != nil {
 		return c, nil, err

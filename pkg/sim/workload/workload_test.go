@@ -201,3 +201,25 @@ func TestAzure(t *testing.T) {
 		t.Error("326 functions with at least one of 325 requests each: got no error, want one")
 	}
 }
+
+// TestKaaS checks the costs of both kinds of tasks, and both forms of arrivals.
+func TestKaaS(t *testing.T) {
+	k := DefaultKaaS()
+	k.App, k.Clients = "bert", 3
+	w := k.Generate(1)
+	if f := w.Functions[2]; f.Warm != 92*time.Millisecond || f.Cold != f.Warm+f.Load || f.Load < 100*time.Millisecond || f.Load > 102*time.Millisecond {
+		t.Errorf("a kernel task: got %+v, want 92 ms, and about 101 ms more for a start", f)
+	}
+	if len(w.Rows) != 12 || w.Rows[11] != (trace.Row{Function: 2}) {
+		t.Errorf("got %d rows and %+v last, want 12, all at 0", len(w.Rows), w.Rows[len(w.Rows)-1])
+	}
+	k.Worker, k.Rate, k.Duration = "etask", 100, 60
+	online := k.Generate(1)
+	if got := online.Functions[0].Cold - w.Functions[0].Cold; got != 400*time.Millisecond {
+		t.Errorf("start of a process: got %v, want 400 ms", got)
+	}
+	sorted(t, online, time.Minute)
+	if n := len(online.Rows); n < 5700 || n > 6300 {
+		t.Errorf("got %d requests in a minute, want about 6000", n)
+	}
+}
