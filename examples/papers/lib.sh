@@ -9,16 +9,16 @@ set -euo pipefail
 export LC_ALL=C
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-name=$(basename "$0" .sh)
+script=$(basename "$0" .sh)
 folder=${1:-papers}
 command -v gfaas-sim >/dev/null || PATH=$here/../../build/bin:$PATH
 command -v gfaas-sim >/dev/null || {
-	echo "$name: gfaas-sim is not in PATH: install gfaas, or run make" >&2
+	echo "$script: gfaas-sim is not in PATH: install gfaas, or run make" >&2
 	exit 1
 }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-trap 'echo "$name: line $LINENO failed" >&2; exit 1' ERR
+trap 'echo "$script: line $LINENO failed" >&2; exit 1' ERR
 echo id,value >"$work/results"
 
 seeds='1 2 3 4 5'
@@ -54,14 +54,17 @@ mean() {
 # result ID EXPRESSION: records the value of an arithmetic expression.
 result() { awk -v id="$1" "BEGIN { printf \"%s,%.9g\\n\", id, $2 }" >>"$work/results"; }
 
-# finish: writes the CSV file and the picture, prints the table, and checks the results.
+# finish: prints the table, writes the CSV file and the picture, and checks the results.
 finish() {
 	local form status=0
 	mkdir -p "$folder"
+	echo "$script ($folder/$script.csv, $folder/$script.svg)"
+	figure || status=$?
+	[ $status = 0 ] || [ $status = 3 ] || exit 1
 	for form in csv svg; do
-		gfaas-sim figure --expected "$here/$name.csv" --results "$work/results" -o $form --out-file "$folder/$name.$form" 2>/dev/null || [ $? = 3 ]
+		figure -o $form --out-file "$folder/$script.$form" 2>/dev/null || [ $? = 3 ]
 	done
-	echo "$name ($folder/$name.csv, $folder/$name.svg)"
-	gfaas-sim figure --expected "$here/$name.csv" --results "$work/results" || status=1
-	exit $status
+	exit $((status != 0))
 }
+
+figure() { gfaas-sim figure --expected "$here/$script.csv" --results "$work/results" "$@"; }

@@ -26,15 +26,16 @@ const maxCluster = 1_000_000
 
 // clusterOptions holds the flags of cluster.
 type clusterOptions struct {
-	env       *cli.Env
-	events    string
-	scheduler string
-	inventory string
-	nodes     int
-	perNode   int
-	mem       gpu.Bytes
-	dilu      online.DiluOptions
-	traceOut  string
+	env        *cli.Env
+	events     string
+	schedulers []string
+	without    []string
+	inventory  string
+	nodes      int
+	perNode    int
+	mem        gpu.Bytes
+	dilu       online.DiluOptions
+	traceOut   string
 }
 
 func newCluster(env *cli.Env) *cobra.Command {
@@ -53,7 +54,8 @@ func newCluster(env *cli.Env) *cobra.Command {
 		Long: `Simulate a scheduler that chooses the GPUs of each instance when the instance starts,
 without knowledge of later starts and stops. The result contains the number of GPUs in
 use, their unused resources (fragmentation) and the duration of decisions. All GPUs of
-an instance are on one node.
+an instance are on one node. With several schedulers (--scheduler dilu,infless), the output
+has a row for each; -o json is then a list.
 
 An instance is guaranteed its SM request, a fraction of the SMs of each of its GPUs, and
 may use up to its SM limit. In the formulas below, Σ request and Σ limit are the sums of
@@ -85,7 +87,11 @@ If no GPU has room for an instance, the instance is rejected, not queued, and th
 status of the command is 3. In the result, sm_fragmentation is the part of the SMs of
 the GPUs in use that no instance requested, averaged over time, and mem_fragmentation is
 the corresponding part of the memory. sm_allocated_peak is the largest part of the SMs
-of the whole cluster that was requested at one time.`,
+of the whole cluster that was requested at one time.
+
+--without leaves out principles of dilu's rule: wa, the preference for GPUs that host
+friends (workload affinity), and rc, the choice by remaining SMs and memory (resource
+complementarity), so that the first GPU with room is chosen.`,
 		Example: `  # Simulate Dilu's scheduler on 4000 GPUs
   gfaas-sim cluster --events events.csv --scheduler dilu --nodes 1000 --gpus-per-node 4 --gpu-mem 40GiB -o json
   # Write each decision with its reason to a file
@@ -94,14 +100,16 @@ of the whole cluster that was requested at one time.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.events, "events", "", "file with the starts and stops of instances (CSV)")
-	f.StringVar(&o.scheduler, "scheduler", online.Names()[0], "scheduler: "+strings.Join(online.Names(), ", "))
+	f.StringSliceVar(&o.schedulers, "scheduler", online.Names()[:1], "schedulers, in the order of the output: "+strings.Join(online.Names(), ", "))
+	f.StringSliceVar(&o.without, "without", nil, "for dilu: principles to leave out: wa, rc")
 	f.StringVar(&o.inventory, "inventory", "", "inventory of GPUs (CSV: node,gpu,mem_mib, and optionally model)")
 	f.IntVar(&o.nodes, "nodes", 1000, "number of nodes, if there is no --inventory")
 	f.IntVar(&o.perNode, "gpus-per-node", 4, "number of GPUs of each node, if there is no --inventory")
 	cli.Memory(f, &o.mem, "gpu-mem", "memory of each GPU")
 	cli.ParameterFlags(cmd, parameters, &o.dilu)
 	f.StringVar(&o.traceOut, "trace-out", "", "write each decision with its reason to this file (JSON lines)")
-	cli.CompleteWords(cmd, "scheduler", online.Names()...)
+	cli.ListOf(cmd, "scheduler", online.Names()...)
+	cli.ListOf(cmd, "without", "wa", "rc")
 	cli.CompleteFiles(cmd, "csv", "events", "inventory")
 	cli.CompleteFiles(cmd, "jsonl", "trace-out")
 	env.Outputs(cmd, "table", "json", "csv")
@@ -124,41 +132,61 @@ func (o *clusterOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	start := time.Now()
-	w := cluster.World{
-		Placer: online.Kinds()[slices.Index(online.Names(), o.scheduler)].New(devices, o.dilu), Mem: make([]gpu.Bytes, len(devices)),
-		Clock: func() time.Duration { return time.Since(start) },
-	}
-	for i, d := range devices {
-		w.Mem[i] = gpu.FromMiB(d.MemMiB - d.UsedMemMiB)
-	}
+	bar := o.env.Progress(len(o.schedulers)*len(log.Events), "simulating", "events")
+	defer func() { _ = bar.Finish() }()
 	var trace bytes.Buffer
-	if o.traceOut != "" {
-		w.Decided = tracer(&trace, devices)
+	var results []cluster.Result
+	for i, scheduler := range o.schedulers {
+		w := o.world(scheduler, devices, &trace)
+		w.Progress = func(played int) error {
+			_ = bar.Set(i*len(log.Events) + played)
+			return cmd.Context().Err()
+		}
+		result, err := cluster.Run(w, log.Events)
+		if err != nil {
+			return err
+		}
+		result.Scheduler = scheduler
+		results = append(results, result)
 	}
-	bar := o.env.Progress(len(log.Events), "simulating", "events")
-	w.Progress = func(played int) error {
-		_ = bar.Set(played)
-		return cmd.Context().Err()
-	}
-	result, err := cluster.Run(w, log.Events)
 	_ = bar.Finish()
-	if err != nil {
-		return err
-	}
-	result.Scheduler = o.scheduler
 	if o.traceOut != "" {
 		if err := o.env.WriteTo(o.traceOut, trace.Bytes()); err != nil {
 			return err
 		}
 	}
-	if err := o.env.Show(result, func() [][]string { return o.table(result) }); err != nil {
+	if err := o.show(results); err != nil {
 		return err
 	}
-	if result.Rejected > 0 {
+	if slices.ContainsFunc(results, func(r cluster.Result) bool { return r.Rejected > 0 }) {
 		return cli.Exit(cli.ExitNo)
 	}
 	return nil
+}
+
+// world returns the inputs of a run. With --trace-out, decisions are written to trace.
+func (o *clusterOptions) world(scheduler string, devices []plan.Device, trace *bytes.Buffer) cluster.World {
+	start := time.Now()
+	w := cluster.World{
+		Placer: online.Kinds()[slices.Index(online.Names(), scheduler)].New(devices, o.dilu), Mem: make([]gpu.Bytes, len(devices)),
+		Clock: func() time.Duration { return time.Since(start) },
+	}
+	for i, d := range devices {
+		w.Mem[i] = gpu.FromMiB(d.MemMiB - d.UsedMemMiB)
+	}
+	if o.traceOut != "" {
+		w.Decided = tracer(trace, devices)
+	}
+	return w
+}
+
+// show prints the results: one as an object, and several as a list.
+func (o *clusterOptions) show(results []cluster.Result) error {
+	rows := func() [][]string { return o.table(results) }
+	if len(results) == 1 {
+		return o.env.Show(results[0], rows)
+	}
+	return o.env.Show(results, rows)
 }
 
 func (o *clusterOptions) check(cmd *cobra.Command) error {
@@ -168,8 +196,10 @@ func (o *clusterOptions) check(cmd *cobra.Command) error {
 		return cli.Usagef("--events is missing: expected a file")
 	case o.events == "-" && o.inventory == "-":
 		return cli.Usagef("standard input (-) can be used for one file only")
-	case !slices.Contains(online.Names(), o.scheduler):
-		return cli.Usagef("--scheduler %q: expected %s", o.scheduler, strings.Join(online.Names(), ", "))
+	case len(o.schedulers) == 0:
+		return cli.Usagef("--scheduler is empty: expected one or more of %s", strings.Join(online.Names(), ", "))
+	case o.traceOut != "" && len(o.schedulers) > 1:
+		return cli.Usagef("--trace-out: expected one scheduler, not %s", strings.Join(o.schedulers, ", "))
 	case cli.Conflict(f, "inventory", "nodes") || cli.Conflict(f, "inventory", "gpus-per-node") || cli.Conflict(f, "inventory", "gpu-mem"):
 		return cli.Usagef("--inventory lists the GPUs: it cannot be used with --nodes, --gpus-per-node or --gpu-mem")
 	case o.nodes < 1 || o.nodes > maxCluster:
@@ -178,6 +208,24 @@ func (o *clusterOptions) check(cmd *cobra.Command) error {
 		return cli.Usagef("--gpus-per-node %d: expected a number from 1 to %d, and at most %d GPUs in total", o.perNode, events.MaxGPUs, maxCluster)
 	case o.mem <= 0:
 		return cli.Usagef("--gpu-mem %s: expected more than 0, like 40GiB", o.mem)
+	}
+	for i, name := range o.schedulers {
+		if !slices.Contains(online.Names(), name) {
+			return cli.Usagef("--scheduler %q: expected %s", name, strings.Join(online.Names(), ", "))
+		}
+		if slices.Contains(o.schedulers[:i], name) {
+			return cli.Usagef("--scheduler lists %s twice: expected each scheduler once", name)
+		}
+	}
+	for _, principle := range o.without {
+		switch principle {
+		case "wa":
+			o.dilu.NoAffinity = true
+		case "rc":
+			o.dilu.NoComplement = true
+		default:
+			return cli.Usagef("--without %q: expected wa or rc", principle)
+		}
 	}
 	if err := o.env.CheckOutput("trace-out", o.traceOut); err != nil {
 		return err
@@ -229,22 +277,24 @@ func tracer(b *bytes.Buffer, devices []plan.Device) func(events.Event, online.De
 	}
 }
 
-// table returns the result as a table with one row. For csv, the header has the names of the JSON
-// fields.
-func (o *clusterOptions) table(r cluster.Result) [][]string {
+// table returns a row for each result. For csv, the header has the names of the JSON fields.
+func (o *clusterOptions) table(results []cluster.Result) [][]string {
 	if o.env.Output == "csv" {
 		n := csvfile.Format
-		return [][]string{
-			{"scheduler", "gpus", "gpus_peak", "gpu_seconds", "sm_fragmentation", "mem_fragmentation", "sm_allocated_peak", "placed", "rejected",
-				"decision_mean_us", "decision_p99_us"},
-			{r.Scheduler, fmt.Sprint(r.GPUs), fmt.Sprint(r.GPUsPeak), n(r.GPUSeconds), n(r.SMFragmentation), n(r.MemFragmentation),
-				n(r.AllocatedPeak), fmt.Sprint(r.Placed), fmt.Sprint(r.Rejected), n(r.Decision.Mean), n(r.Decision.P99)},
+		rows := [][]string{{"scheduler", "gpus", "gpus_peak", "gpu_seconds", "sm_fragmentation", "mem_fragmentation", "sm_allocated_peak", "placed",
+			"rejected", "decision_mean_us", "decision_p99_us"}}
+		for _, r := range results {
+			rows = append(rows, []string{r.Scheduler, fmt.Sprint(r.GPUs), fmt.Sprint(r.GPUsPeak), n(r.GPUSeconds), n(r.SMFragmentation),
+				n(r.MemFragmentation), n(r.AllocatedPeak), fmt.Sprint(r.Placed), fmt.Sprint(r.Rejected), n(r.Decision.Mean), n(r.Decision.P99)})
 		}
+		return rows
 	}
-	return [][]string{
-		{"SCHEDULER", "GPUS", "PEAK", "GPU SECONDS", "SM FRAGMENTATION", "MEM FRAGMENTATION", "SM ALLOCATED", "PLACED", "REJECTED", "MEAN µs", "P99 µs"},
-		{r.Scheduler, fmt.Sprint(r.GPUs), fmt.Sprint(r.GPUsPeak), number.Fixed(r.GPUSeconds, 0), number.Percent(r.SMFragmentation, 1),
-			number.Percent(r.MemFragmentation, 1), number.Percent(r.AllocatedPeak, 1), fmt.Sprint(r.Placed), fmt.Sprint(r.Rejected),
-			number.Fixed(r.Decision.Mean, 2), number.Fixed(r.Decision.P99, 2)},
+	rows := [][]string{{"SCHEDULER", "GPUS", "PEAK", "GPU SECONDS", "SM FRAGMENTATION", "MEM FRAGMENTATION", "SM ALLOCATED", "PLACED", "REJECTED",
+		"MEAN µs", "P99 µs"}}
+	for _, r := range results {
+		rows = append(rows, []string{r.Scheduler, fmt.Sprint(r.GPUs), fmt.Sprint(r.GPUsPeak), number.Fixed(r.GPUSeconds, 0),
+			number.Percent(r.SMFragmentation, 1), number.Percent(r.MemFragmentation, 1), number.Percent(r.AllocatedPeak, 1), fmt.Sprint(r.Placed),
+			fmt.Sprint(r.Rejected), number.Fixed(r.Decision.Mean, 2), number.Fixed(r.Decision.P99, 2)})
 	}
+	return rows
 }

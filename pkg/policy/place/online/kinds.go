@@ -35,6 +35,10 @@ var kinds = []Kind{
 		New: func(d []plan.Device, _ DiluOptions) *Fleet { return INFless(d) },
 	},
 	{
+		Name: "infless-requests", Help: "like infless, but with SM requests in place of SM limits",
+		New: func(d []plan.Device, _ DiluOptions) *Fleet { return INFlessRequests(d) },
+	},
+	{
 		Name: "fast", Help: "places an instance on a GPU if the sum of SM limits stays at most 1 and the memory fits; prefers GPUs in use, and among these the one with the fewest remaining SMs",
 		New: func(d []plan.Device, _ DiluOptions) *Fleet { return FaST(d) },
 	},

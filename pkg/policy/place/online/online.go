@@ -58,6 +58,10 @@ type DiluOptions struct {
 	Gamma float64 // limit of the sum of limits on a GPU
 	Alpha float64 // weight of free SMs in the score, at most 1
 	Beta  float64 // weight of free memory in the score, at most 1
+	// NoAffinity and NoComplement leave out a principle of section 3.3, as in the paper's ablation
+	// (section 5.4): affinity (1), and complementary resources (2), which are best fit by SMs and
+	// memory, and worst fit for large models. The first GPU with room is then chosen.
+	NoAffinity, NoComplement bool
 }
 
 // DiluDefaults returns the paper's parameters (section 3.3), with the weights of its public code.
@@ -99,10 +103,13 @@ func DiluElastic(template plan.Device, o DiluOptions) *Fleet {
 }
 
 func (o DiluOptions) rule() rule {
+	if o.NoComplement {
+		o.Alpha, o.Beta = 0, 0
+	}
 	return rule{
 		share: func(r Request) (float64, float64) { return r.SMRequest, r.SMLimit },
 		omega: share(o.Omega), gamma: share(o.Gamma), alpha: weight(o.Alpha), beta: weight(o.Beta),
-		affinity: true, worstFit: true,
+		affinity: !o.NoAffinity, worstFit: !o.NoComplement,
 	}
 }
 
@@ -116,6 +123,14 @@ func Exclusive(devices []plan.Device) *Fleet {
 func INFless(devices []plan.Device) *Fleet {
 	o := DiluDefaults()
 	return newFleet(devices, rule{share: byLimit, omega: billion, gamma: billion, alpha: weight(o.Alpha), beta: weight(o.Beta)})
+}
+
+// INFlessRequests returns a fleet like INFless's that packs instances by their SM requests. The Dilu
+// paper calls it INFless+-r: instances get no more than their requests.
+func INFlessRequests(devices []plan.Device) *Fleet {
+	o := DiluDefaults()
+	byRequest := func(r Request) (request, limit float64) { return r.SMRequest, r.SMRequest }
+	return newFleet(devices, rule{share: byRequest, omega: billion, gamma: billion, alpha: weight(o.Alpha), beta: weight(o.Beta)})
 }
 
 // FaST returns a fleet that gives every instance the SMs of its limit for the whole window, as in

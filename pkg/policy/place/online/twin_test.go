@@ -14,10 +14,12 @@ import (
 // twin is a direct implementation of Dilu's Algorithm 1. It stores only the running instances, and tries
 // all sets of GPUs. Units: hundredths of the SMs; GiB.
 type twin struct {
-	mem     []int // of each GPU
-	perNode int
-	running []run
-	dilu    bool // false: INFless, which packs by limits and without affinity
+	mem       []int // of each GPU
+	perNode   int
+	running   []run
+	dilu      bool        // false: INFless, which packs by limits and without affinity
+	without   DiluOptions // the principles that dilu leaves out
+	byRequest bool        // INFless packs by requests
 }
 
 type run struct {
@@ -79,13 +81,15 @@ func (w *twin) price(a request, set []int) [4]int {
 		if len(w.on(g)) == 0 {
 			p[0]++
 		}
-		if !w.dilu || !w.affine(a.function, g) {
+		if !w.dilu || w.without.NoAffinity || !w.affine(a.function, g) {
 			p[1]++
 		}
 		request, _, mem := w.free(g)
-		if w.dilu && a.large && a.gpus > 1 {
+		switch {
+		case w.dilu && w.without.NoComplement:
+		case w.dilu && a.large && a.gpus > 1:
 			p[2] -= mem
-		} else {
+		default:
 			p[2] += 240*(request-a.request) + 400*40*(mem-a.mem)/w.mem[g]
 		}
 	}
@@ -161,9 +165,18 @@ func TestSameDecisionsAsTheTwin(t *testing.T) {
 				list = append(list, plan.Device{Node: fmt.Sprint(n), Index: g, MemMiB: float64(mem) * 1024})
 			}
 		}
-		f := INFless(list)
-		if w.dilu {
-			f = Dilu(list, DiluDefaults())
+		var f *Fleet
+		switch {
+		case w.dilu:
+			w.without = DiluOptions{NoAffinity: rapid.Bool().Draw(t, "no affinity"), NoComplement: rapid.Bool().Draw(t, "no complement")}
+			options := DiluDefaults()
+			options.NoAffinity, options.NoComplement = w.without.NoAffinity, w.without.NoComplement
+			f = Dilu(list, options)
+		case rapid.Bool().Draw(t, "by request"):
+			w.byRequest = true
+			f = INFlessRequests(list)
+		default:
+			f = INFless(list)
 		}
 		for i := range rapid.IntRange(events/3, events).Draw(t, "events") {
 			if len(w.running) > 0 && rapid.IntRange(0, 3).Draw(t, "stop") == 0 {
@@ -180,7 +193,10 @@ func TestSameDecisionsAsTheTwin(t *testing.T) {
 				Mem: gpu.Bytes(a.mem) * gpu.GiB, Large: a.large,
 			})
 			counted := a
-			if !w.dilu {
+			switch {
+			case w.byRequest:
+				counted.limit = a.request
+			case !w.dilu:
 				counted.request = a.limit
 			}
 			want := w.choose(counted)
