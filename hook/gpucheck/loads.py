@@ -4,9 +4,10 @@ loads.py LOAD SECONDS FOLDER   makes a file in the folder when it is warm, begin
                                there is one called go, and prints LOAD and how many
                                requests a second it answered
 
-LOAD is resnet (ResNet-50, an image), bert (BERT base, 128 tokens) or rnnt (an LSTM
-encoder over 100 frames and a decoder by steps, like RNN-T): what FaST-GShare measured
-(section 5.1), with weights drawn at random, since only their time is looked at.
+LOAD is resnet (ResNet-50, an image), bert (BERT base, 128 tokens), rnnt (an LSTM
+encoder over 100 frames and a decoder by steps, like RNN-T) or gnmt (LSTMs with
+attention that translate 25 words, like GNMT): what FaST-GShare measured (section 5.1),
+with weights drawn at random, since only their time is looked at.
 """
 import os
 import sys
@@ -74,9 +75,34 @@ def rnnt():
     return Transducer(), torch.randn(100, 1, 240)
 
 
+class Translator(nn.Module):
+    """The encoder reads a sentence; the decoder then makes one word from the one before."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.LSTM(1024, 1024, 8)
+        self.decoder = nn.LSTM(1024, 1024, 8)
+        self.vocabulary = nn.Linear(2048, 32000)
+        self.embedding = nn.Embedding(32000, 1024)
+
+    def forward(self, sentence):
+        memory, state = self.encoder(sentence)
+        word = torch.zeros(1, 1, dtype=torch.long, device=sentence.device)
+        for _ in range(len(sentence)):
+            step, state = self.decoder(self.embedding(word), state)
+            weights = torch.softmax((memory * step).sum(2, keepdim=True), 0)
+            context = (weights * memory).sum(0, keepdim=True)
+            word = self.vocabulary(torch.cat((step, context), 2)).argmax(2)
+        return word
+
+
+def gnmt():
+    return Translator(), torch.randn(25, 1, 1024)
+
+
 def main(load, seconds, folder):
     torch.backends.cudnn.benchmark = False
-    model, x = {"resnet": resnet, "bert": bert, "rnnt": rnnt}[load]()
+    model, x = {"resnet": resnet, "bert": bert, "rnnt": rnnt, "gnmt": gnmt}[load]()
     model, x = model.to(DEVICE).eval(), x.to(DEVICE)
     with torch.inference_mode():
         for _ in range(5):

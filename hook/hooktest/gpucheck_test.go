@@ -287,7 +287,8 @@ func TestGPUCheckHeadline(t *testing.T) {
 	text := collapseSpaces(string(out))
 	for _, want := range []string{
 		"resnet, one alone and bare, requests/s 10.0\n", "resnet, kept under the library 1.0000\n", "resnet, eight at quota 0.125 80.0\n",
-		"resnet, eight at 12% of the SMs 640.0\n", "resnet, space over time 8.0000\n", "bert, one alone and bare, requests/s FAILED: no bert today\n",
+		"resnet, eight at 12% of the SMs 640.0\n", "resnet, space over time 8.0000\n",
+		"resnet, space over time, of the paper's 4.16 1.9231\n", "gnmt, space over time, of the paper's 1.52 5.2632\n", "bert, one alone and bare, requests/s FAILED: no bert today\n",
 		"sum of all, space over time FAILED",
 	} {
 		if !strings.Contains(text, want) {
