@@ -1,19 +1,7 @@
 #!/usr/bin/env bash
-# FaST-GShare, sections 5.2 to 5.4: throughput by quota (figure 8) on the simulated GPU, isolation of
-# two functions (9), packing (11) and automatic scaling (12).
+# FaST-GShare, sections 5.3 and 5.4: isolation of two functions (figure 9), packing (11) and
+# automatic scaling (12).
 . "$(dirname "$0")/lib.sh"
-
-# Figure 8, on the simulated GPU. The workload is the example saxpy, which fills all SMs.
-examples=$here/../../build/examples
-[ -d "$examples" ] || examples=$(dirname "$(command -v gfaas-sim)")/../lib/gfaas/examples
-export GFAAS_RUN_DIR=$work/run GFAAS_SIM_DIR=$work/sim
-gfaas-profile run -q "$examples/saxpy/function.yaml" --gpu sim --sm 12,50 --quota 0.4,1 --duration 1s --warmup 500ms --load closed:4 \
-	--goodput=false --out-file "$work/profile"
-awk -F, 'NR == 1 { print "row,rps"; for (i = 1; i <= NF; i++) at[$i] = i; next } { print $at["sm_pct"] "/" $at["quota"] "," $at["throughput_rps"] }' \
-	"$work/profile" >"$work/rates"
-for sm in 12 50; do
-	result quota-$sm "100 * $(mean rates $sm/0.4 rps) / $(mean rates $sm/1 rps)"
-done
 
 # Figure 9: p95 of ResNet (quota 0.5 to 0.8), next to RNNT (0.5 to 0.5), with all SMs or with 24%
 # each. Throughputs with the whole GPU are 71.37 and 12.51 requests/s (section 5.3), and ResNet
