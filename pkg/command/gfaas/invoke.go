@@ -59,7 +59,11 @@ gateway refuses the call.
 If an instance has ended, and another program now listens on its port, this program
 does not receive the call. With -v, a line on standard error names the instance that
 answered and the time that it took. For a call through the gateway, the line also
-names the kind of start: cold, host-warm or gpu-warm.`,
+names the kind of start: cold, host-warm or gpu-warm.
+
+-o json prints a JSON object when the answer is complete: "status", "instance", "start" (if the
+call went through the gateway), "duration_ms", "header", and the body as "body" or, if it is
+not UTF-8, as "body_base64". With --async, the object has only "call_id".`,
 		Example: `  # Call a function with the content of a file
   gfaas invoke resnet < cat.jpg
 
@@ -72,6 +76,7 @@ names the kind of start: cold, host-warm or gpu-warm.`,
 		ValidArgsFunction: t.completeFunctions,
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), t, args[0]) },
 	}
+	t.env.Outputs(cmd, "table", "json")
 	cmd.Flags().StringArrayVarP(&o.headers, "header", "H", nil, "request `header`, like 'K: V' (repeatable)")
 	cmd.Flags().DurationVar(&o.timeout, "timeout", 30*time.Second, "time limit for the whole answer")
 	cmd.Flags().BoolVar(&o.async, "async", false, "queue the call at the gateway and do not wait for the answer")
@@ -157,7 +162,7 @@ func call(ctx context.Context, t *tool, ready []launch.Candidate, header http.He
 	a, err := caller.Call(ctx, ready, request, newBody)
 	if err == nil {
 		defer a.Body.Close()
-		err := t.printAnswer(a.Response, func(err error) error { return launch.ExplainFailure(ctx, launcher, a.Instance, err) })
+		err := t.printAnswer(a.Response, a.Instance.ID, started, func(err error) error { return launch.ExplainFailure(ctx, launcher, a.Instance, err) })
 		if err == nil {
 			err = checkStatus(a.Instance.Function, a.Instance.ID, a.Response)
 		}
@@ -179,10 +184,16 @@ func unanswered(ctx context.Context, launcher *launch.Launcher, r instance.Recor
 	return launch.ExplainFailure(ctx, launcher, r, err)
 }
 
-// printAnswer prints the body of an instance's answer. If the instance cuts it off, it returns explain's error.
-func (t *tool) printAnswer(response *http.Response, explain func(error) error) error {
+// printAnswer prints the body of an instance's answer or, with -o json, an object with the body. If the instance
+// cuts it off, it returns explain's error.
+func (t *tool) printAnswer(response *http.Response, instanceID string, started time.Time, explain func(error) error) error {
 	from := &source{Reader: response.Body}
-	err := t.copyOut(from)
+	var err error
+	if t.env.Output == "json" {
+		err = t.printJSON(response, from, instanceID, started)
+	} else {
+		err = t.copyOut(from)
+	}
 	switch {
 	case from.err != nil:
 		return explain(fmt.Errorf("answer cut off: %w", from.err))

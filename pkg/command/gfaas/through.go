@@ -27,7 +27,7 @@ func invokeGateway(ctx context.Context, t *tool, client *gateway.Client, name st
 	if id == "" {
 		return gatewayError(answer)
 	}
-	if err := t.printAnswer(answer, func(err error) error { return fmt.Errorf("instance %s: %w", id, err) }); err != nil {
+	if err := t.printAnswer(answer, id, started, func(err error) error { return fmt.Errorf("instance %s: %w", id, err) }); err != nil {
 		return err
 	}
 	h := answer.Header
@@ -65,5 +65,12 @@ func (o *invokeOptions) post(ctx context.Context, t *tool, client *gateway.Clien
 		e := gateway.Refusal(answer)
 		return cli.Fail(cli.ExitFailure, e.Hint(), e)
 	}
-	return t.env.Emit(func(w io.Writer) error { _, err := fmt.Fprintln(w, answer.Header.Get("X-Call-Id")); return err })
+	id := answer.Header.Get("X-Call-Id")
+	return t.env.Emit(func(w io.Writer) error {
+		if t.env.Output == "json" {
+			return t.env.Encode(w, queuedCall{CallID: id})
+		}
+		_, err := fmt.Fprintln(w, id)
+		return err
+	})
 }

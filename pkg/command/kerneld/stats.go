@@ -9,6 +9,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/adapter/kerneld"
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/daemon/kernel"
 	"github.com/gfaas/gfaas/pkg/number"
 )
@@ -23,6 +24,8 @@ A client is a user of the daemon with objects of its own (--client of gfaas-kern
 is the client's part of the time for which GPUs have run requests since the daemon started.
 WHY is the reason why the client's next request waits or, if no request waits, the reason
 why its last request was dispatched: a code with parameters (docs/reasons.md).
+
+-o csv has the fields of "clients" below, one row for each client.
 
 JSON: {"policy","host":{"used","budget"},"requests":{"used","budget"},
 "gpus":[{"gpu","device","name","running","client","used","budget","objects",
@@ -45,6 +48,9 @@ needed too much memory.`,
 			return err
 		}
 		return env.Show(s, func() [][]string {
+			if env.Output == "csv" {
+				return clientRecords(s.Clients)
+			}
 			rows := [][]string{{"CLIENT", "WEIGHT", "OBJECTS", "MEM", "WAITING", "RUNNING", "DONE", "FAILED", "SHARE", "WHY"}}
 			for _, c := range s.Clients {
 				why := c.Why
@@ -57,6 +63,17 @@ needed too much memory.`,
 			return rows
 		})
 	})
-	env.Outputs(cmd, "table", "json", "yaml")
+	env.Outputs(cmd, "table", "json", "yaml", "csv")
 	return cmd
+}
+
+// clientRecords returns the rows of -o csv. The header has the names of the JSON fields.
+func clientRecords(clients []kernel.ClientStats) [][]string {
+	rows := [][]string{{"client", "weight", "objects", "bytes", "waiting", "running", "held", "done", "failed", "busy", "ran_ms", "gpu_ms", "share", "why", "last"}}
+	n, whole := csvfile.Format, strconv.Itoa
+	for _, c := range clients {
+		rows = append(rows, []string{c.Client, n(c.Weight), whole(c.Objects), fmt.Sprint(c.Bytes), whole(c.Waiting), whole(c.Running), fmt.Sprint(c.RequestBytes),
+			whole(c.Completed), whole(c.Failed), whole(c.Busy), n(c.RanMS), n(c.GPUMS), n(c.Share), c.Why, c.Last})
+	}
+	return rows
 }

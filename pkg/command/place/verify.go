@@ -40,14 +40,14 @@ configuration and the model of its GPU. If this model is neither in the plan nor
 GPU models, the exit status is 2.
 
 If the plan is valid, the command prints nothing (with -o json, a result with "ok":
-true). Otherwise, it prints all violations, and the exit status is 3.`,
+true, and with -o csv, only a header). Otherwise, it prints all violations, and the exit status is 3.`,
 		Example:           "  # Check a plan against its inputs\n  gfaas-place verify plan.json --profile profile.csv --demand demand.csv --inventory gpus.csv",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cli.CompleteFileArgs("json"),
 	}
 	files.flags(cmd)
 	files.functionsFlag(cmd, "the objectives of functions, and the GPUs, memory and weights of an instance")
-	env.Outputs(cmd, "table", "json")
+	env.Outputs(cmd, "table", "json", "csv")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := files.checkSLO(cmd); err != nil {
 			return err
@@ -83,7 +83,11 @@ func runVerify(env *cli.Env, files inputs, path string) error {
 		env.Debugf("%s: no violation", path)
 		return nil
 	}
-	if err := env.Show(verdict{len(found) == 0, found}, func() [][]string { return violationTable(found) }); err != nil {
+	rows := violationTable
+	if env.Output == "csv" {
+		rows = violationRecords
+	}
+	if err := env.Show(verdict{len(found) == 0, found}, func() [][]string { return rows(found) }); err != nil {
 		return err
 	}
 	if len(found) > 0 {
@@ -111,6 +115,15 @@ func violationTable(found []verify.Violation) [][]string {
 	rows := [][]string{{"RULE", "GPU", "INSTANCES", "VIOLATION"}}
 	for _, v := range found {
 		rows = append(rows, []string{v.Rule, cmp.Or(v.GPU, "-"), cmp.Or(strings.Join(v.Instances, ","), "-"), v.Message})
+	}
+	return rows
+}
+
+// violationRecords returns the rows of -o csv. The names of several instances are separated by spaces.
+func violationRecords(found []verify.Violation) [][]string {
+	rows := [][]string{{"rule", "gpu", "instances", "message"}}
+	for _, v := range found {
+		rows = append(rows, []string{v.Rule, v.GPU, strings.Join(v.Instances, " "), v.Message})
 	}
 	return rows
 }

@@ -4,6 +4,7 @@ import (
 	"io"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -11,6 +12,8 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/profile/report"
+	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/measure/figures"
 	"github.com/gfaas/gfaas/pkg/measure/recorded"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place"
@@ -24,7 +27,8 @@ throughput divided by the share of the GPU: throughput_rps / (sm_pct/100 x quota
 configuration to use is the one with the best efficacy that meets the objective of the
 function. The objective is the slo_ms of --demand; if that is missing, the slo in
 --functions, and otherwise --slo. -o html writes a self-contained page with heat maps and
-curves; -o table prints bars in the terminal. In the page of a large profile, the section
+curves; -o table prints bars in the terminal. -o csv prints only the configuration to use,
+with a row for each function and GPU model. In the page of a large profile, the section
 of each function is compressed, and a script in the page renders it when you open it.
 
 If the goodput was measured, the page shows how the p95 latency grows with the load. It
@@ -77,7 +81,7 @@ func newReport(env *cli.Env) *cobra.Command {
 	o.outlook.flags(cmd)
 	cli.CompleteFiles(cmd, "csv", "demand", "trials")
 	cli.CompleteFiles(cmd, "yaml yml", "functions")
-	env.Outputs(cmd, "table", "html")
+	env.Outputs(cmd, "table", "html", "csv")
 	return cmd
 }
 
@@ -111,6 +115,9 @@ func (o *reportOptions) run(env *cli.Env, cmd *cobra.Command) error {
 	if page.Sections, err = o.sections(rows); err != nil {
 		return err
 	}
+	if env.Output == "csv" {
+		return env.Show(nil, func() [][]string { return choices(page.Sections) })
+	}
 	if err := o.loadTrials(env, page.Sections); err != nil {
 		return err
 	}
@@ -125,6 +132,23 @@ func (o *reportOptions) run(env *cli.Env, cmd *cobra.Command) error {
 		_, err := w.Write(text)
 		return err
 	})
+}
+
+// choices returns the configuration to use for each section. Its cells are empty if no configuration meets the objective.
+func choices(sections []report.Section) [][]string {
+	rows := [][]string{{"function", "gpu", "slo_ms", "sm_pct", "quota", "batch", "throughput_rps", "p95_ms", "efficacy", "reason"}}
+	n := csvfile.Format
+	for _, s := range sections {
+		row := []string{s.Function, s.GPU, "", "", "", "", "", "", "", s.Choice.Reason}
+		if s.Goal.SLOMS > 0 {
+			row[2] = n(s.Goal.SLOMS)
+		}
+		if r := s.Choice.Row; s.Choice.OK {
+			copy(row[3:], []string{n(r.SMPct), n(r.Quota), strconv.Itoa(r.Batch), n(r.ThroughputRPS), n(r.P95MS), n(figures.Round(r.Efficacy(), 6))})
+		}
+		rows = append(rows, row)
+	}
+	return rows
 }
 
 // loadTrials reads the file of --trials, if given, into the sections.

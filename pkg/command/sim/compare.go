@@ -22,7 +22,8 @@ import (
 // compareOptions holds the flags of compare.
 type compareOptions struct {
 	workload
-	policies []string
+	policies   []string
+	byFunction bool
 }
 
 func newCompare(env *cli.Env) *cobra.Command {
@@ -38,7 +39,8 @@ first arrival to the last completion), gpu-warm starts, fairness and false misse
 miss is a start that is not gpu-warm, and it is false if another GPU had the model of
 the function; the column has the fraction of the misses that are false. -o csv has the
 columns of -o wide in full precision. -o json and -o jsonl have an object for each
-policy, with the same fields as that of gfaas-sim queue -o json. -o html writes a self-contained page with the policy that has the lowest latency, the
+policy, with the same fields as that of gfaas-sim queue -o json. With --by-function, the
+table and -o csv have a row for each policy and function instead. -o html writes a self-contained page with the policy that has the lowest latency, the
 distributions of latency, and the mean latency of each function.
 
 lb, lalb and lalb-o3 have no cold starts: they load models onto GPUs, and never start an
@@ -55,6 +57,7 @@ exit status is 3.`,
 	o.flags(cmd)
 	cmd.Flags().StringSliceVar(&o.policies, "policy", queue.Names(), "policies to compare, in the order of the output")
 	cli.ListOf(cmd, "policy", queue.Names()...)
+	cmd.Flags().BoolVar(&o.byFunction, "by-function", false, "for table and csv: print a row for each policy and function")
 	env.Outputs(cmd, "table", "wide", "json", "jsonl", "csv", "html")
 	cli.Meaning(cmd, cli.ExitNo, "an invocation was rejected, because its function is larger than a GPU")
 	return cmd
@@ -128,7 +131,11 @@ func (o *compareOptions) print(c sim.Config, results []*sim.Result) error {
 		return o.env.Emit(func(w io.Writer) error {
 			return report.HTML(w, report.Comparison{Setting: o.setting(c, results[0]), Results: results})
 		})
-	case "csv":
+	}
+	if o.byFunction {
+		return o.env.Show(results, func() [][]string { return functionsByPolicy(results) })
+	}
+	if o.env.Output == "csv" {
 		return o.env.Show(results, func() [][]string { return compareRows(results, csvfile.Format, csvfile.Format) })
 	}
 	return o.env.Show(results, func() [][]string {
@@ -139,6 +146,20 @@ func (o *compareOptions) print(c sim.Config, results []*sim.Result) error {
 		}
 		return narrow(rows)
 	})
+}
+
+// functionsByPolicy returns a row for each policy and function.
+func functionsByPolicy(results []*sim.Result) (rows [][]string) {
+	for _, r := range results {
+		of := functionRows(r)
+		if rows == nil {
+			rows = append(rows, append([]string{"policy"}, of[0]...))
+		}
+		for _, row := range of[1:] {
+			rows = append(rows, append([]string{r.Policy}, row...))
+		}
+	}
+	return rows
 }
 
 // setting describes the simulation in one line.

@@ -252,8 +252,8 @@ func (o *planOptions) check(cmd *cobra.Command, path string) error {
 	switch {
 	case o.profile == "":
 		return cli.Fail(cli.ExitUsage, "give the profile from which the plan was made", errors.New("--profile is missing: expected a file"))
-	case stdin > 1 || o.trace == "-":
-		return cli.Usagef("standard input (-) can be used for one file only, and not for the trace")
+	case stdin > 1:
+		return cli.Usagef("standard input (-) can be used for one file only")
 	case o.trace != "" && (given("pattern") || given("cv") || given("duration")):
 		return cli.Usagef("--trace contains the times of requests: it cannot be used with --pattern, --cv or --duration")
 	case given("cv") && o.Shape != "gamma":
