@@ -4,8 +4,9 @@
 #
 # Usage of every script: NAME.sh [FOLDER]. It writes NAME.csv (the results and the paper's
 # figures) and NAME.svg (a picture of both) to FOLDER, by default ./papers, and prints a table.
-# The exit status is 1 if a result differs from the expected one by more than its tolerance.
-set -euo pipefail
+# The exit status is 1 if a result differs from the expected one by more than its tolerance. To
+# accept the results, copy FOLDER/NAME.csv to this folder, adapt the reasons in it, and run make docs.
+set -Eeuo pipefail
 export LC_ALL=C
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
