@@ -28,6 +28,14 @@ for alpha in 0 1 3 8; do
 	result alpha$alpha "100 * ($(mean alpha$alpha mqfq-sticky mean_ms) / $default - 1)"
 done
 
+# A TTL that is the same for all functions, and a charge of 1 s for each invocation.
+compare ttl base --pool 16 --policy mqfq-sticky $options --set ttl=4s
+result ttl "100 * ($default / $(mean ttl mqfq-sticky mean_ms) - 1)"
+compare short base --pool 16 --policy mqfq-sticky $options --set ttl=0.1s
+result short "100 * ($(mean short mqfq-sticky mean_ms) / $(mean alpha0 mqfq-sticky mean_ms) - 1)"
+compare charge base --pool 16 --policy mqfq-sticky $options --set charge=1s
+result charge "$(mean charge mqfq-sticky mean_ms) / $default"
+
 for pool in 4 8 16 32; do
 	compare pool$pool base --pool $pool --policy fcfs,mqfq-sticky $options
 	for policy in fcfs mqfq-sticky; do
