@@ -131,7 +131,7 @@ locality: all checks ## compare a gateway with gfaas-sim on a trace
 # moved. PAPERS selects scripts. The pictures and CSV files are in build/papers.
 PAPERS ?= $(filter-out lib,$(basename $(notdir $(wildcard examples/papers/*.sh))))
 .PHONY: papers
-papers: $(addprefix $(BUILD)/bin/,gfaas-place gfaas-profile gfaas-sim gfaas-tokend) libs examples ## reproduce the figures of papers in docs/papers.md
+papers: $(addprefix $(BUILD)/bin/,$(DEMO_BINARIES)) libs examples ## reproduce the figures of papers in docs/papers.md
 	@failed=; for p in $(PAPERS); do \
 	  PATH='$(abspath $(BUILD))/bin':"$$PATH" examples/papers/$$p.sh $(BUILD)/papers || failed="$$failed $$p"; echo; done; \
 	  [ -z "$$failed" ] || { echo "papers: failed:$$failed"; exit 1; }
