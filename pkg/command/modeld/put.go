@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,6 +21,7 @@ type putOptions struct {
 	sha256  string
 	tenant  string
 	public  bool
+	save    string
 	timeout time.Duration
 }
 
@@ -32,6 +34,9 @@ func newPut(t *tool) *cobra.Command {
 can be an index of a model in several files, such as NAME.safetensors.index.json. Do not
 change the file afterwards: if the model is evicted, the daemon reads the file again.
 
+If FILE is -, the weights are read from standard input and first written to the file of
+--save. This must be one safetensors file.
+
 If the model NAME has the same content already, nothing happens. Other content becomes the
 next generation of the model: later requests get the new generation, and processes that use
 the previous generation keep it. Other tenants can use the new generation only if it is put
@@ -42,7 +47,9 @@ The progress is shown on standard error: as a bar on a terminal, otherwise as a 
 		Example: `  # put a model in one file
   gfaas-modeld put resnet50 resnet50.safetensors
   # put a model in several files, and wait up to a minute for room
-  gfaas-modeld put llama/8b model.safetensors.index.json --timeout 1m`,
+  gfaas-modeld put llama/8b model.safetensors.index.json --timeout 1m
+  # download a model, save it, and put it
+  curl https://example.com/resnet50.safetensors | gfaas-modeld put resnet50 - --save resnet50.safetensors`,
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: completeSecond,
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), t, args[0], args[1]) },
@@ -51,6 +58,7 @@ The progress is shown on standard error: as a bar on a terminal, otherwise as a 
 	f.StringVar(&o.sha256, "sha256", "", "expected SHA-256, as sha256sum prints it; other content is refused")
 	f.StringVar(&o.tenant, "tenant", "", "tenant that owns the model (default: the tenant with the name "+wire.DefaultTenant+")")
 	f.BoolVar(&o.public, "public", false, "let all tenants use the model")
+	f.StringVar(&o.save, "save", "", "if FILE is -: `file` to which standard input is written; the daemon reads it again after an eviction")
 	f.DurationVar(&o.timeout, "timeout", 0, "how long to wait for room while processes use other models (0: no wait)")
 	return cmd
 }
@@ -74,15 +82,27 @@ func (o *putOptions) run(ctx context.Context, t *tool, name, path string) error 
 	if sum, err := hex.DecodeString(o.sha256); err != nil || o.sha256 != "" && len(sum) != 32 {
 		return cli.Usagef("--sha256 %q: expected 64 hexadecimal digits", o.sha256)
 	}
-	source, err := filepath.Abs(path)
-	if err != nil {
-		return err
+	switch {
+	case path == "-" && (o.save == "" || o.save == "-"):
+		return cli.Usagef("--save is missing: expected a file to which the weights from standard input (-) are written")
+	case path != "-" && o.save != "":
+		return cli.Usagef("--save %s: expected - in place of %s, because it saves standard input", o.save, path)
 	}
 	client, err := t.dial(ctx)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
+	if path == "-" {
+		path = o.save
+		if err := saveInput(t.env, path); err != nil {
+			return err
+		}
+	}
+	source, err := filepath.Abs(path)
+	if err != nil {
+		return err
+	}
 	file, err := os.OpenFile(path, os.O_RDONLY|nonblock, 0)
 	if err != nil {
 		return err
@@ -98,6 +118,19 @@ func (o *putOptions) run(ctx context.Context, t *tool, name, path string) error 
 		return explain(fmt.Errorf("put %s: %w", name, err))
 	}
 	return nil
+}
+
+// saveInput writes standard input to a file. The file appears, or is replaced, when it is complete.
+func saveInput(env *cli.Env, path string) error {
+	file, err := env.Create(path)
+	if err != nil {
+		return err
+	}
+	defer file.Cleanup()
+	if _, err := io.Copy(file, env.In); err != nil {
+		return fmt.Errorf("copy standard input to %s: %w", path, err)
+	}
+	return file.Commit()
 }
 
 // follow calls the function follow, with a connection of its own for the model's status.
