@@ -59,6 +59,7 @@ The progress is shown on standard error: as a bar on a terminal, otherwise as a 
 	f.StringVar(&o.tenant, "tenant", "", "tenant that owns the model (default: the tenant with the name "+wire.DefaultTenant+")")
 	f.BoolVar(&o.public, "public", false, "let all tenants use the model")
 	f.StringVar(&o.save, "save", "", "if FILE is -: `file` to which standard input is written; the daemon reads it again after an eviction")
+	cli.CompleteFiles(cmd, "safetensors", "save")
 	f.DurationVar(&o.timeout, "timeout", 0, "how long to wait for room while processes use other models (0: no wait)")
 	return cmd
 }
