@@ -7,6 +7,8 @@
 //	kserve-v2   GET /v2/health/ready         POST /v2/models/NAME/infer
 //	openai      GET /health or /v1/models    POST /v1/chat/completions
 //
+// Model servers may list their model while they load it, so /health is asked first.
+//
 // The contract auto selects the first contract of this list whose path answers so. A program
 // that answers HTTP but knows no such path counts as ready under the contract http.
 // Batched encodes batches under each contract.
@@ -33,7 +35,7 @@ const (
 // convention describes one contract.
 type convention struct {
 	name   string
-	ready  []string                     // paths, one of which answers 2xx or 3xx when the function is ready
+	ready  []string                     // paths; the first that the function knows answers 2xx or 3xx when the function is ready
 	invoke func(function string) string // path of a POST
 }
 
@@ -47,7 +49,7 @@ var conventions = []convention{
 	{KServeV2, []string{"/v2/health/ready"}, func(function string) string {
 		return "/v2/models/" + url.PathEscape(function) + "/infer"
 	}},
-	{OpenAI, []string{"/v1/models", "/health"}, func(string) string { return "/v1/chat/completions" }},
+	{OpenAI, []string{"/health", "/v1/models"}, func(string) string { return "/v1/chat/completions" }},
 }
 
 // find returns the conventions for a contract's name: one, or all for auto and the empty

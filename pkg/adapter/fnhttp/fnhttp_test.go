@@ -108,6 +108,28 @@ func TestWaitReadyResolvesContract(t *testing.T) {
 	}
 }
 
+// TestWaitReadyAwaitsHealth checks that a model server that lists its model while it loads it is not ready before
+// it reports its health.
+func TestWaitReadyAwaitsHealth(t *testing.T) {
+	for _, contract := range []string{OpenAI, auto} {
+		var probes atomic.Int32
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch {
+			case r.URL.Path == "/v1/models":
+			case r.URL.Path != "/health":
+				w.WriteHeader(http.StatusNotFound)
+			case probes.Add(1) < 4:
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+		}))
+		t.Cleanup(s.Close)
+		got, err := WaitReady(t.Context(), s.Listener.Addr().String(), contract, nil)
+		if err != nil || got != OpenAI || probes.Load() < 4 {
+			t.Errorf("contract %s: got %q, %v after %d probes of /health; want openai after 4", contract, got, err, probes.Load())
+		}
+	}
+}
+
 // TestWaitReadyExplainsFailure checks the error of WaitReady for functions that do not become ready, for an unknown
 // contract, and for an instance that has ended.
 func TestWaitReadyExplainsFailure(t *testing.T) {
