@@ -8,8 +8,8 @@ import (
 )
 
 // dilu places instances by Dilu's Algorithm 1 (section 3.3). Dilu has one rate, that of the SMs. Here an
-// instance has an SM share and a quota, and its rate is their product: the share of the GPU that it
-// requests, and with the quota limit, the share that it may reach.
+// instance has an SM share and a quota, and its rate is their product: of the requests for the share of
+// the GPU that it requests, and of the limits for the share that it may reach.
 type dilu struct{ fleet *online.Fleet }
 
 func newDilu(gpus []GPU, o Options) Placer {
@@ -37,7 +37,7 @@ func (d dilu) Remove(id string) { d.fleet.Remove(id) }
 func (dilu) request(r Request) online.Request {
 	q := online.Request{
 		Instance: r.ID, Function: r.Function, GPUs: r.GPUs, Mem: r.Mem, Large: true,
-		SMRequest: r.Slice.SMPct / 100 * r.Slice.QuotaRequest, SMLimit: r.Slice.SMPct / 100 * r.Slice.QuotaLimit,
+		SMRequest: r.Slice.SMPct / 100 * r.Slice.QuotaRequest, SMLimit: r.Slice.LargestSMPct() / 100 * r.Slice.QuotaLimit,
 	}
 	if r.Model != "" {
 		q.Models = []string{r.Model}

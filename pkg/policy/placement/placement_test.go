@@ -16,7 +16,8 @@ import (
 //
 //	dilu 2 16                     a placement, GPUs, GiB of each
 //	place a-0 24 0.4:0.8 3        instance 0 of function a: SM share in percent, quota, GiB
-//	place a-0 24 0.4 3 on 2 GPUs  the same, spanning two GPUs
+//	place a-0 24:48 0.4 3         the same, with a limit of the SM share
+//	place a-0 24 0.4 3 on 2 GPUs  an instance that spans two GPUs
 //	put b-0 50 0.5 3 at 1         an instance that another component has placed on GPU 1
 //	stop a-0
 //	busy 1 12                     other programs use 12 GiB of GPU 1
@@ -74,7 +75,11 @@ func (h *host) start(words []string) ([]string, error) {
 	r := Request{ID: words[1], GPUs: 1}
 	r.Function, _, _ = strings.Cut(r.ID, "-")
 	var err error
-	if r.Slice.SMPct, err = strconv.ParseFloat(words[2], 64); err != nil {
+	request, limit, limited := strings.Cut(words[2], ":")
+	if r.Slice.SMPct, err = strconv.ParseFloat(request, 64); err == nil && limited {
+		r.Slice.SMLimitPct, err = strconv.ParseFloat(limit, 64)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if r.Slice.QuotaRequest, r.Slice.QuotaLimit, err = gpu.ParseQuota(words[3]); err != nil {
