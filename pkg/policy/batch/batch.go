@@ -7,10 +7,10 @@
 //     call's limit. Otherwise that batch accepts no further calls, and the call begins another one.
 //  2. A batch gathers calls until its oldest call has waited for the latency, or until the batch is full. Then it
 //     is queued: it competes for an instance. A batch that accepts no further calls is queued at once.
-//  3. A queued batch accepts calls until it gets an instance. So nothing waits for the latency in addition to the
-//     wait for an instance.
-//  4. With the instance, the batch is sent. If the instance accepts only a smaller batch, the calls that came first
-//     are sent, as many as fit but at least one, and the others are queued again at once.
+//  3. A queued batch accepts calls until it gets an instance. So the latency adds nothing to the wait for an
+//     instance.
+//  4. When it gets an instance, the batch is sent. If the instance accepts only a smaller batch, the calls that fit
+//     are sent in the order of arrival, at least one, and the others are queued again at once.
 //
 // A call that is larger than its limit has a batch of its own, which is queued at once.
 package batch
@@ -23,7 +23,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy"
 )
 
-// Event is an input of the Former: Arrived, Left, Assigned, Refused or Woke.
+// Event is an input of the Former: Arrived, Cancelled, Assigned, Refused or Woke.
 type Event interface{ event() }
 
 // Arrived reports a call that may share a batch with other calls of the same key.
@@ -31,16 +31,16 @@ type Arrived struct {
 	Call    int64
 	Key     string
 	Size    int           // inferences, at least 1
-	Since   time.Duration // when the call began to wait; earlier than now if its batch was refused
+	Since   time.Duration // when the call began to wait; before the event if an earlier batch of the call was refused
 	Max     int           // limit on the sum of the sizes of a batch
 	Latency time.Duration // how long a batch gathers calls
 }
 
-// Left reports that the caller of a call that is not sent yet has disconnected.
-type Left struct{ Call int64 }
+// Cancelled reports that the caller of a call that is not sent yet has disconnected.
+type Cancelled struct{ Call int64 }
 
 // Assigned reports that a queued batch got an instance. Max is the limit of that instance on the sum of the
-// sizes; 0 means that of the calls.
+// sizes; with 0, the limit of the calls applies.
 type Assigned struct {
 	Batch int64
 	Max   int
@@ -52,11 +52,11 @@ type Refused struct{ Batch int64 }
 // Woke reports that the time of the last Wake has come.
 type Woke struct{}
 
-func (Arrived) event()  {}
-func (Left) event()     {}
-func (Assigned) event() {}
-func (Refused) event()  {}
-func (Woke) event()     {}
+func (Arrived) event()   {}
+func (Cancelled) event() {}
+func (Assigned) event()  {}
+func (Refused) event()   {}
+func (Woke) event()      {}
 
 // Action is an output of the Former: Queue, Send, Refuse, Withdraw or Wake.
 type Action interface{ action() }
@@ -69,7 +69,7 @@ type Queue struct {
 }
 
 // Send sends the calls, in order of arrival, as one request to the instance that the batch got. It ends the
-// batch. If all calls have left, there are none.
+// batch.
 type Send struct {
 	Batch int64
 	Calls []int64
@@ -82,7 +82,7 @@ type Refuse struct {
 	Calls []int64
 }
 
-// Withdraw takes a batch without calls out of the queue. It ends the batch.
+// Withdraw removes a batch without calls from the queue. It ends the batch.
 type Withdraw struct{ Batch int64 }
 
 // Wake requests the event Woke at a time. It replaces the previous request.
@@ -119,7 +119,7 @@ type batch struct {
 	key    string
 	calls  []Arrived
 	size   int           // sum of the calls' sizes
-	due    time.Duration // when it is queued even if it is not full
+	due    time.Duration // when it is queued at the latest
 	queued bool
 }
 
@@ -136,8 +136,8 @@ func (f *Former) Step(now time.Duration, events []Event, actions []Action) []Act
 		switch ev := ev.(type) {
 		case Arrived:
 			f.arrive(ev)
-		case Left:
-			actions = f.leave(ev.Call, actions)
+		case Cancelled:
+			actions = f.cancel(ev.Call, actions)
 		case Assigned:
 			if b := f.batches[ev.Batch]; b != nil && b.queued {
 				actions = f.send(now, b, ev.Max, actions)
@@ -186,8 +186,8 @@ func (f *Former) join(b *batch, c Arrived) {
 	}
 }
 
-// leave removes a call, and its batch if that was the last call.
-func (f *Former) leave(call int64, actions []Action) []Action {
+// cancel removes a call, and its batch if that was the last call.
+func (f *Former) cancel(call int64, actions []Action) []Action {
 	b := f.of[call]
 	if b == nil {
 		return actions

@@ -11,7 +11,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/batch"
 )
 
-// TestEveryCallIsSentOnce checks, for random events, that each call that does not leave is sent exactly once, that the
+// TestEveryCallIsSentOnce checks, for random events, that each call that is not cancelled is sent exactly once, that the
 // calls of a batch have one key and are in order of arrival, that their sizes fit the limits unless there is only one
 // call, and that no batch is queued later than its latency.
 func TestEveryCallIsSentOnce(t *testing.T) {
@@ -73,7 +73,7 @@ func TestEveryCallIsSentOnce(t *testing.T) {
 			case rapid.IntRange(0, 3).Draw(t, "leaves") == 0 && len(ids) > 0:
 				id := rapid.SampledFrom(ids).Draw(t, "call")
 				delete(waiting, id)
-				step(0, batch.Left{Call: id})
+				step(0, batch.Cancelled{Call: id})
 			case rapid.Bool().Draw(t, "instance") && len(queued) > 0:
 				assign()
 			default:

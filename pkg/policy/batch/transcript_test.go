@@ -14,7 +14,7 @@ import (
 // TestTranscripts replays testdata/*.txt. A line begins with the time in ms, and then has events:
 //
 //	call ID KEY SIZE [since MS]   a call arrives, with the limits of the line before
-//	left ID                       the caller of the call disconnects
+//	cancel ID                     the caller of the call disconnects
 //	instance BATCH [max N]        the batch gets an instance
 //	refused BATCH                 the batch will get no instance
 //	woke                          the time of the latest wake has come
@@ -84,8 +84,8 @@ func (p *player) event(now time.Duration, words []string) (batch.Event, error) {
 			return c, err
 		}
 		return c, nil
-	case "left":
-		return batch.Left{Call: number(1)}, nil
+	case "cancel":
+		return batch.Cancelled{Call: number(1)}, nil
 	case "instance":
 		return batch.Assigned{Batch: number(1), Max: int(number(3))}, nil
 	case "refused":

@@ -188,7 +188,7 @@ func (b *batcher) leave(m *member) bool {
 	}
 	delete(b.members, m.number)
 	m.call.function.Dismiss(1)
-	b.step(batch.Left{Call: m.number})
+	b.step(batch.Cancelled{Call: m.number})
 	return true
 }
 
