@@ -43,7 +43,7 @@ var kinds = []Kind{
 	},
 	{
 		Name: "dilu", Scaled: true, New: newDilu,
-		Help:       "on a GPU where the sum of the requested shares stays at most omega, the sum of the shares up to the quota limits at most gamma, and the memory fits. First, a GPU with a friend of the function: another function that shares some GPU with it. Then another GPU in use, and last an idle GPU. Among these, the one with the lowest α(1 − Σ request) + β(1 − Σ memory / M). This is Algorithm 1 of the Dilu paper",
+		Help:       "on a GPU where the sum of the requested shares stays at most omega, the sum of the shares up to the limits at most gamma, and the memory fits. First, a GPU with a friend of the function: another function that shares some GPU with it. Then another GPU in use, and last an idle GPU. Among these, the one with the lowest α(1 − Σ request) + β(1 − Σ memory / M). This is Algorithm 1 of the Dilu paper",
 		Parameters: diluParameters(),
 	},
 	{

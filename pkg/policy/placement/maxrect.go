@@ -14,19 +14,19 @@ import (
 const side = 1_000_000_000
 
 // rectangles places instances by FaST-GShare's Algorithm 2 (section 3.4.2): a GPU is a square of quota ×
-// SM share, an instance a rectangle in it, and the instance goes to the free rectangle that its own fills
-// best, of all GPUs. A released rectangle returns to the list of its GPU (keep), and the list is rebuilt
+// SM share, an instance a rectangle in it, and it goes to the free rectangle that it fills best, of those
+// on all GPUs. A released rectangle returns to the list of its GPU (keep), and the list is rebuilt
 // when it is too long (restructure). An instance that spans several GPUs has a rectangle on each: on those
 // with the most free memory, of the GPUs with a rectangle for it.
 //
-// An instance that another component has placed gets a rectangle if one is free. Otherwise it is
-// homeless: the slices on its GPU do not fit side by side, so the GPU gets no further instance until
-// one of them has ended and the homeless one has its rectangle.
+// An instance that another component has placed gets a rectangle if one is free. Otherwise it
+// waits for one: the slices on its GPU do not fit side by side, so the GPU gets no further instance until
+// others have ended and the instance has its rectangle.
 type rectangles struct {
 	gpus      []GPU
 	spaces    []*maxrect.Space
 	instances map[string]*hosted
-	homeless  []*hosted // in the order of Put
+	waiting   []*hosted // instances without rectangles, in the order of Put
 }
 
 // hosted is an instance with its rectangles.
@@ -34,7 +34,7 @@ type hosted struct {
 	id    string
 	w, h  int64
 	gpus  []int
-	rects []maxrect.Rect // by index in gpus; without width for a homeless instance
+	rects []maxrect.Rect // by index in gpus; all zero while the instance waits for them
 }
 
 func newRectangles(gpus []GPU, o Options) Placer {
@@ -73,15 +73,15 @@ func (p *rectangles) Place(r Request, free []gpu.Bytes, except func(int) bool) (
 	return chosen, why
 }
 
-// able returns the GPUs with enough free memory and a free rectangle for an instance, those with the most
-// free memory first, and by GPU the excess area of the rectangle.
+// able returns the GPUs with enough free memory and a free rectangle for an instance, in descending order
+// of free memory. slack is, by GPU, the area of that rectangle that the instance leaves free.
 func (p *rectangles) able(r *Request, free []gpu.Bytes, except func(int) bool) (gpus []int, slack map[int]int64) {
 	n := newHosted(r, nil)
 	slack = map[int]int64{}
 	gpus = slices.DeleteFunc(mostFree(p.gpus, *r, free, except), func(g int) bool {
 		_, s, ok := p.spaces[g].Best(n.w, n.h)
 		slack[g] = s
-		return !ok || slices.ContainsFunc(p.homeless, func(h *hosted) bool { return slices.Contains(h.gpus, g) })
+		return !ok || slices.ContainsFunc(p.waiting, func(h *hosted) bool { return slices.Contains(h.gpus, g) })
 	})
 	return gpus, slack
 }
@@ -90,13 +90,14 @@ func (p *rectangles) Put(r Request, gpus []int) {
 	p.Remove(r.ID)
 	n := newHosted(&r, slices.Clone(gpus))
 	p.instances[r.ID] = n
-	if !p.house(n) {
-		p.homeless = append(p.homeless, n)
+	if !p.reserve(n) {
+		p.waiting = append(p.waiting, n)
 	}
 }
 
-// house gives an instance its rectangles. It reports whether there is one on each of its GPUs.
-func (p *rectangles) house(n *hosted) bool {
+// reserve reserves a rectangle for the instance on each of its GPUs. If a GPU has none, it reserves
+// nothing and returns false.
+func (p *rectangles) reserve(n *hosted) bool {
 	for i, g := range n.gpus {
 		at, _, ok := p.spaces[g].Best(n.w, n.h)
 		if !ok {
@@ -129,7 +130,7 @@ func (p *rectangles) Remove(id string) {
 		return
 	}
 	delete(p.instances, id)
-	p.homeless = slices.DeleteFunc(p.homeless, func(h *hosted) bool { return h == n })
+	p.waiting = slices.DeleteFunc(p.waiting, func(h *hosted) bool { return h == n })
 	p.release(n)
-	p.homeless = slices.DeleteFunc(p.homeless, p.house)
+	p.waiting = slices.DeleteFunc(p.waiting, p.reserve)
 }

@@ -1,7 +1,7 @@
 // Package placement chooses the GPUs of the instances that a gateway starts for an autoscaler
-// (gfaas serve --placement), and of all instances that span several GPUs. A Placer is a value without
-// clock and I/O: the caller reports every instance that starts and ends, those included that others
-// have placed. Kinds lists the placers.
+// (gfaas serve --placement), and of all instances that span several GPUs. A Placer has no clock and does
+// no I/O. The caller reports the start and the end of every instance to it, also of instances that other
+// components have placed. Kinds lists the placers.
 package placement
 
 import (
@@ -9,7 +9,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/reason"
 )
 
-// Request describes an instance to place. Its resources are those on each of its GPUs.
+// Request describes an instance to place. Slice and Mem apply to each of its GPUs.
 type Request struct {
 	ID       string // unique among the instances
 	Function string
@@ -22,8 +22,8 @@ type Request struct {
 // Placer places instances on the GPUs of one machine, which have the numbers from 0.
 type Placer interface {
 	// Place chooses the GPUs of an instance, in ascending order, and reserves its place there. If
-	// there is no place, it returns nil and the reason, and reserves nothing. free has the free
-	// memory of each GPU; GPUs for which except returns true are not used.
+	// there is no place, it returns nil and the reason, and reserves nothing. free is the free
+	// memory by GPU. GPUs for which except returns true are not used.
 	Place(r Request, free []gpu.Bytes, except func(gpu int) bool) ([]int, reason.Reason)
 	// Put records an instance that another component has placed on these GPUs.
 	Put(r Request, gpus []int)

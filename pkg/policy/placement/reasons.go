@@ -2,7 +2,7 @@ package placement
 
 import "github.com/gfaas/gfaas/pkg/reason"
 
-// Codes of placements, beside those of package online.
+// Codes of placements, in addition to those of package online.
 const (
 	mostFreeMemory reason.Code = "most-free-memory"
 	bestAreaFit    reason.Code = "best-area-fit"

@@ -8,8 +8,9 @@ import (
 	"github.com/gfaas/gfaas/pkg/reason"
 )
 
-// worstFit places an instance on the GPUs with the most free memory, the lowest number first. Dilu
-// places large models so (section 3.3, principle 2). It knows no other limits than memory.
+// worstFit places an instance on the GPUs with the most free memory; among equal ones, on those with the
+// lowest numbers. This is Dilu's rule for large models (section 3.3, principle 2). Memory is its only
+// limit.
 type worstFit struct{ gpus []GPU }
 
 func newWorstFit(gpus []GPU, _ Options) Placer { return worstFit{gpus} }

@@ -31,7 +31,7 @@ func (f *Function) Admit(inferences int) (maxBatch int, e *refusal.Error) {
 	return f.maxBatch, nil
 }
 
-// Readmit counts n calls again that wait for another batch.
+// Readmit counts n calls again, which wait for another batch.
 func (f *Function) Readmit(n int) { f.Dismiss(-n) }
 
 // Dismiss records that n admitted calls no longer wait.
@@ -44,9 +44,9 @@ func (f *Function) Dismiss(n int) {
 // queueFull reports whether the number of waiting calls has reached its limit. The policy counts a batch as one. Locked.
 func (f *Function) queueFull() bool { return f.alone+f.gathered >= f.queue }
 
-// SubmitBatch puts the attempt of a batch into the queue, or refuses it, like Submit. Its calls have been admitted;
-// since is when the oldest one began to wait. Because they arrived before Draining was set, it does not refuse them for
-// that.
+// SubmitBatch puts the attempt of a batch into the queue, or refuses it, like Submit. Its calls have been admitted.
+// since is the time at which the oldest call began to wait. SubmitBatch accepts batches while the gateway drains,
+// because their calls arrived before that.
 func (d *Dispatcher) SubmitBatch(a *Attempt, f *Function, owner Owner, since time.Duration) {
 	a.batch = 1
 	d.submit(a, f, owner, func(now time.Duration) *refusal.Error {
@@ -55,7 +55,8 @@ func (d *Dispatcher) SubmitBatch(a *Attempt, f *Function, owner Owner, since tim
 	})
 }
 
-// Overdue returns how much longer than the limit a call has waited, given when it began to wait.
+// Overdue returns the time by which a call that began to wait at since has exceeded the limit; it is negative before
+// that.
 func (d *Dispatcher) Overdue(since time.Duration) time.Duration {
 	return d.Now() - since - d.cfg.QueueTimeout
 }

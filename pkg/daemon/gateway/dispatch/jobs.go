@@ -11,13 +11,13 @@ import (
 	"github.com/gfaas/gfaas/pkg/status"
 )
 
-// The instances of training functions are jobs. The policy does not know them, because they answer no
-// calls: the shell starts and follows them, and their memory counts as that of other programs.
+// The instances of training functions are jobs. They answer no calls, so the policy does not know them.
+// The gateway starts and follows them, and their memory counts as memory of other programs.
 
-// NewJob returns the record of a job that is about to start: its ID, its slice and its GPU. That is the GPU
-// with the fewest unfinished jobs, whose numbers are given by GPU, of those with enough memory for the
-// function. If there is none, or if the function was removed, it returns an error and a record that has
-// only an ID and the name of the function.
+// NewJob returns the record of a job that is about to start: its ID, its slice and its GPU. unfinished is the
+// number of unfinished jobs by GPU. NewJob chooses the GPU with the fewest, of those with enough memory for
+// the function. If there is none, or if the function was removed, it returns an error and a record that
+// has only an ID and the name of the function.
 func (d *Dispatcher) NewJob(name string, unfinished map[string]int) (instance.Record, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -15,17 +15,17 @@ import (
 	"github.com/gfaas/gfaas/pkg/reason"
 )
 
-// The queueing policy starts most instances itself, but none of a placed function: one that
-// spans several GPUs, or one that is scaled while Config.Placement chooses the GPUs of scaled
-// instances. The dispatcher starts the instances of a placed function, on the GPUs that the
-// placer chooses, with StartRequested events: as many as scale.min and the autoscaler want,
-// and one if a call waits and there is none. The placer learns of all instances.
+// The queueing policy starts most instances itself, but none of a placed function. A function is
+// placed if its instances span several GPUs, or if it is scaled and Config.Placement chooses the
+// GPUs of scaled instances. The dispatcher requests the starts of a placed function from the policy
+// (StartRequested), on GPUs that the placer chooses: the number that scale.min and the autoscaler
+// want, and one if a call waits and there is none. The placer is informed of all instances.
 
 // placing is the state of a function's placement. Dispatcher.mu guards it.
 type placing struct {
-	unplaced bool      // there was no room, so the policy may start an instance, and evict others for it
+	unplaced bool      // the placer found no room, so the policy may start an instance, and evict others for it
 	clearing *clearing // nil unless an instance waits until several GPUs have room
-	logged   string    // the last logged reason for no room, until an instance is placed
+	logged   string    // the reason for the lack of room that was logged last; empty after a placement
 }
 
 // placedStart is an instance that the policy is asked to start on the first of its GPUs.
@@ -44,7 +44,7 @@ func newPlacer(cfg *Config) (p placement.Placer, scaled bool, err error) {
 	if cfg.Placement != "" {
 		var ok bool
 		if kind, ok = placement.KindOf(cfg.Placement); !ok {
-			return nil, false, fmt.Errorf("there is no placement %q", cfg.Placement)
+			return nil, false, fmt.Errorf("unknown placement %q", cfg.Placement)
 		}
 	}
 	options := placement.DefaultOptions()
@@ -118,7 +118,7 @@ func (f *Function) place(waiting bool) {
 }
 
 // placeOne starts one more instance of a placed function. It returns false if there is no
-// room, or none yet. Locked.
+// room, or if GPUs are still being cleared for it. Locked.
 func (f *Function) placeOne() bool {
 	d := f.d
 	free, evictable := d.freeMem(f)
@@ -228,8 +228,8 @@ func (d *Dispatcher) startPlaced(s *placedStart) bool {
 	return started
 }
 
-// takePlaced returns the start that the policy was asked for, if an instance of the function
-// on the GPU is it, and otherwise nil. Locked.
+// takePlaced returns the start that startPlaced has requested, and clears it, if it is for this
+// function and GPU. Otherwise it returns nil. Locked.
 func (d *Dispatcher) takePlaced(f *Function, gpu int32) *placedStart {
 	s := d.placed
 	if s == nil || s.function != f || int32(s.gpus[0]) != gpu {
@@ -239,8 +239,8 @@ func (d *Dispatcher) takePlaced(f *Function, gpu int32) *placedStart {
 	return s
 }
 
-// noRoom begins to clear GPUs for an instance that spans several, if its idle neighbours
-// use the room. Otherwise it logs why there is no room, once. Locked.
+// noRoom begins to clear GPUs for an instance that spans several, if idle instances there use
+// the room. Otherwise it logs the reason for the lack of room, once. Locked.
 func (f *Function) noRoom(r placement.Request, why reason.Reason, evictable []gpu.Bytes) {
 	d := f.d
 	if f.placing.clearing != nil {
@@ -259,7 +259,7 @@ func (f *Function) noRoom(r placement.Request, why reason.Reason, evictable []gp
 	}
 }
 
-// reportPlaced tells the placer of an instance. Locked.
+// reportPlaced reports an instance to the placer. Locked.
 func (i *Instance) reportPlaced() {
 	gpus := []int{int(i.gpu)}
 	for _, g := range i.further {
@@ -321,8 +321,8 @@ func (f *Function) unserved() *refusal.Error {
 // The policy sees an instance that spans several GPUs on the first of them. On the others,
 // it only learns how much memory is occupied (Occupied).
 
-// clearing holds room on several GPUs for an instance, while idle instances there stop: the
-// policy takes the room for occupied.
+// clearing keeps room on several GPUs for an instance while idle instances there stop: the
+// memory counts as occupied for the policy.
 type clearing struct {
 	gpus  []int
 	mem   int64         // bytes on each GPU

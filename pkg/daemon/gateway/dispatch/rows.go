@@ -15,7 +15,7 @@ import (
 )
 
 // The slice of an own instance comes from two sources: the keys sm, quota and gpu_mem of the
-// function's file and, for what they leave open, a row of the profile. A row with another
+// function's file and, for missing keys, a row of the profile. A row with another
 // SM share or quota than the file is never used. The slices of instances of a plan come
 // from the plan.
 
