@@ -1,4 +1,4 @@
-/* store.c: stores models: the functions of gfaas_model.h with a gfaas_store. */
+/* store.c: the functions of gfaas_model.h that store a model (gfaas_store). */
 #include "model.h"
 
 #include <pthread.h>
@@ -6,12 +6,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#define PIECE ((uint64_t)256 << 20) /* bytes copied between signs of life; at 10 GB/s, 30 ms */
+#define PIECE ((uint64_t)256 << 20) /* bytes copied between two requests "touch"; about 30 ms at 10 GB/s */
 
 struct gfaas_store {
     gfaas_model *model;   /* NULL: it was committed */
     pthread_mutex_t lock; /* of the connection */
-    bool over;            /* a commit has failed; no other can succeed */
+    bool failed;          /* a commit has failed; no other can succeed */
     bool *written;        /* of each tensor of the model */
     char name[];
 };
@@ -25,7 +25,7 @@ static int map_store(gfaas_model *m, const char *name, int manifest, uint64_t si
         return code;
     code = daemon_store(m->connection.sock, name, size, o->timeout_ms, o->everyone != 0, manifest, &a);
     if (code == GFAAS_MODEL_INVALID_FILE)
-        code = GFAAS_MODEL_USAGE; /* the manifest has what the caller passed */
+        code = GFAAS_MODEL_USAGE; /* the manifest was made from the caller's arguments */
     if (!code) {
         code = model_map(m, &a, true);
         answer_close(&a);
@@ -98,11 +98,12 @@ static int check_open(const gfaas_store *s, const char *what)
         return model_fail(GFAAS_MODEL_USAGE, "%s: the store of model %s was committed", what, s->name);
     if (!connection_here(&s->model->connection))
         return model_fail(GFAAS_MODEL_USAGE, "%s: the store of model %s belongs to the parent process", what, s->name);
-    if (s->over)
+    if (s->failed)
         return model_fail(GFAAS_MODEL_USAGE, "%s: the commit of model %s has failed", what, s->name);
     return GFAAS_MODEL_OK;
 }
 
+/* Sends the request "touch" or "commit" for the store, and waits for the answer. */
 static int tell(gfaas_store *s, const char *op)
 {
     const struct connection *c = &s->model->connection;
@@ -183,7 +184,7 @@ PUBLIC int gfaas_store_commit(gfaas_store *s, gfaas_model **out)
     code = mapping_seal(&s->model->mapping);
     if (!code)
         code = tell(s, "commit");
-    s->over = code != GFAAS_MODEL_OK;
+    s->failed = code != GFAAS_MODEL_OK;
     if (code)
         return code;
     if (out)

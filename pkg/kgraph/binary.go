@@ -136,9 +136,10 @@ const (
 	kernelOther = 0x10 // st_other of a symbol that is a kernel
 )
 
-// readCubin changes code.
+// readCubin reads the headers and the kernels of a cubin. It overwrites the version field of code, because
+// debug/elf refuses the values that CUDA writes there.
 func readCubin(code []byte) (*Image, error) {
-	const version = 20 // offset of e_version, which has the version of the CUDA toolkit
+	const version = 20 // offset of e_version, in which cubins have the version of the CUDA toolkit
 	if len(code) >= version+4 {
 		binary.LittleEndian.PutUint32(code[version:], uint32(elf.EV_CURRENT)) // the only one that debug/elf accepts
 	}
@@ -187,7 +188,7 @@ func readCubin(code []byte) (*Image, error) {
 	return m, nil
 }
 
-// Attributes in the section .nv.info.NAME of a kernel.
+// Attributes in the section .nv.info.NAME of a kernel, and their format.
 const (
 	sizedAttribute     = 4    // format of an attribute whose value follows it
 	attrParameter      = 0x17 // ordinal, offset and size of a parameter
@@ -260,7 +261,7 @@ func (m *Module) SetBinary(code string) error {
 	return nil
 }
 
-// Code is checked code that several requests can use.
+// Code is code of kernels that has been checked. Several requests can use it.
 type Code struct {
 	Text      string
 	Signature *Signature // of PTX
@@ -303,7 +304,7 @@ func (c *Code) MemorySize() int64 {
 	return total
 }
 
-// Resolve sets the code of a module that the daemon stores.
+// Resolve sets the code of a module that refers to stored code.
 func (m *Module) Resolve(c *Code) {
 	if c.Signature != nil {
 		m.PTX = c.Text

@@ -69,7 +69,7 @@ type progressReader struct {
 	count      uint64 // the highest number in the group
 	before     uint64 // the highest number before that
 
-	pending load.Iterations // read, but not returned by next
+	pending load.Iterations // read, but not yet returned by next
 }
 
 // first waits for the first progress line and returns its time.
@@ -122,7 +122,7 @@ func (p *progressReader) next(ctx context.Context) (load.Iterations, error) {
 	}
 }
 
-// sameTime is how long next waits for another line of the same time.
+// sameTime is the time for which next waits for another line with the same time.
 const sameTime = 20 * time.Millisecond
 
 // read waits for the next line that reports the end of iterations.

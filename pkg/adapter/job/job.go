@@ -25,7 +25,7 @@ type Result struct {
 	Program  string    `json:"program,omitempty"` // of a command of gfaas run
 	State    string    `json:"state"`             // one of instance.Running, Restarting, Succeeded and Failed
 	ExitCode int       `json:"exit_code"`         // of the command's last run; -1 if no run has ended
-	Detail   string    `json:"detail,omitempty"`  // for people: how that run ended
+	Detail   string    `json:"detail,omitempty"`  // describes the end of that run, for people
 	Restarts int       `json:"restarts"`
 	Ended    time.Time `json:"ended,omitzero"` // when the job succeeded or failed
 }
@@ -52,8 +52,8 @@ func (r Result) StateOf(running bool) instance.State {
 	return s
 }
 
-// Read returns the result in a folder. The error is fs.ErrNotExist if the folder has none: the
-// process of this log is no job.
+// Read returns the result in the folder of an instance's log. The error is fs.ErrNotExist if the
+// folder has none, because the instance is not a job.
 func Read(dir string) (r Result, err error) {
 	text, err := os.ReadFile(path(dir))
 	if err == nil {

@@ -45,7 +45,7 @@ type supervisor struct {
 	children chan os.Signal // SIGCHLD
 	signals  chan os.Signal // signals that end the job
 	deadline <-chan time.Time
-	abort    string // why the job must not be restarted; empty: no reason
+	abort    string // the reason for which the job was stopped; empty while it may be restarted
 }
 
 // Supervise runs a job's command until it succeeds, or until it has failed and may not be restarted.
@@ -57,8 +57,8 @@ type supervisor struct {
 // processes of a failed command are ended before the next run. SIGTERM, SIGINT and SIGHUP are passed on and
 // end the job.
 //
-// If the supervisor is killed, Linux kills the command, except if it is a client of MPS: its work on the
-// GPU would have to be ended first.
+// If the supervisor is killed, Linux kills the command, unless it is a client of MPS. Such a process must not
+// be killed before its work on the GPU has ended.
 func Supervise(j instance.Job, dir, runDir string, command []string, log io.Writer) int {
 	runtime.LockOSThread() // Pdeathsig takes effect when the thread that started the command ends
 	defer runtime.UnlockOSThread()
@@ -80,9 +80,9 @@ func (s *supervisor) run() int {
 	s.result = Result{State: instance.Running, ExitCode: -1}
 	tries := 0
 	for {
-		s.note()
+		s.save()
 		began := time.Now()
-		s.result.ExitCode, s.result.Detail = s.once()
+		s.result.ExitCode, s.result.Detail = s.execute()
 		switch {
 		case s.abort != "":
 			return s.end(instance.Failed, s.abort)
@@ -103,11 +103,11 @@ func (s *supervisor) run() int {
 	}
 }
 
-// wait waits for the pause before a restart. It returns false if the job has to end.
+// wait waits before a restart. It returns false if the job was stopped meanwhile.
 func (s *supervisor) wait(pause time.Duration) bool {
 	fmt.Fprintf(s.log, "gfaas: the job %s; restart %d of %d in %v\n", s.result.Detail, s.result.Restarts+1, s.MaxRestarts, pause)
 	s.result.State = instance.Restarting
-	s.note()
+	s.save()
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	for {
@@ -141,7 +141,7 @@ func (s *supervisor) end(state, detail string) int {
 			s.result.ExitCode = 1
 		}
 	}
-	for !s.note() {
+	for !s.save() {
 		select {
 		case <-s.signals:
 			return s.result.ExitCode
@@ -151,8 +151,8 @@ func (s *supervisor) end(state, detail string) int {
 	return s.result.ExitCode
 }
 
-// note writes the state of the job and reports whether it succeeded.
-func (s *supervisor) note() bool {
+// save writes the state of the job and reports whether it succeeded.
+func (s *supervisor) save() bool {
 	err := Write(s.dir, s.result)
 	if err != nil {
 		fmt.Fprintf(s.log, "gfaas: cannot write the state of the job: %v\n", err)
@@ -160,17 +160,17 @@ func (s *supervisor) note() bool {
 	return err == nil
 }
 
-// attempt is one run of the command.
-type attempt struct {
-	pid    int
-	ended  bool // the command has ended
-	code   int
-	detail string
-	alone  bool // the command and all processes that it has started have ended
+// execution is one run of the command.
+type execution struct {
+	pid      int
+	ended    bool // the command has ended
+	code     int
+	detail   string
+	complete bool // the command and all processes that it has started have ended
 }
 
-// once runs the command once, and returns its exit code and how it ended.
-func (s *supervisor) once() (code int, detail string) {
+// execute runs the command, and returns its exit code and a description of its end.
+func (s *supervisor) execute() (code int, detail string) {
 	path, err := exec.LookPath(s.command[0])
 	if err != nil {
 		return 127, err.Error()
@@ -180,13 +180,13 @@ func (s *supervisor) once() (code int, detail string) {
 	if os.Getenv("CUDA_MPS_PIPE_DIRECTORY") == "" {
 		attr.Sys = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	}
-	a := &attempt{}
+	a := &execution{}
 	if a.pid, err = syscall.ForkExec(path, s.command, attr); err != nil {
 		return 126, fmt.Sprintf("cannot start %s: %v", path, err)
 	}
-	var kill <-chan time.Time // set once the remaining processes were asked to end
+	var kill <-chan time.Time // delivers when the next SIGKILL is due; nil before the first SIGTERM
 	for {
-		if a.reap(); a.alone {
+		if a.reap(); a.complete {
 			return a.code, a.detail
 		}
 		if a.ended && a.code != 0 && kill == nil {
@@ -207,7 +207,7 @@ func (s *supervisor) once() (code int, detail string) {
 }
 
 // reap reaps the children that have ended.
-func (a *attempt) reap() {
+func (a *execution) reap() {
 	for {
 		var status syscall.WaitStatus
 		pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG, nil)
@@ -215,7 +215,7 @@ func (a *attempt) reap() {
 		case err == syscall.EINTR:
 			continue
 		case err != nil: // there are no children
-			a.alone = true
+			a.complete = true
 			return
 		case pid == 0:
 			return
@@ -232,12 +232,12 @@ func (a *attempt) reap() {
 
 func (s *supervisor) kill(sig syscall.Signal) <-chan time.Time { return kill(s.runDir, sig) }
 
-// kill sends a signal to all descendants of this process, which must be a subreaper. The result delivers
-// when the remaining ones are to get SIGKILL.
+// kill sends a signal to all descendants of this process, which must be a subreaper. The result delivers at
+// the time at which those that are still running must get SIGKILL.
 func kill(runDir string, sig syscall.Signal) <-chan time.Time {
 	targets := descendants()
 	dying := slices.DeleteFunc(slices.Clone(targets), func(pid int) bool { return sig != unix.SIGKILL && !procfs.Deadly(pid, sig) })
-	_ = mps.Terminate(context.Background(), runDir, dying) // without an answer, they must end nevertheless
+	_ = mps.Terminate(context.Background(), runDir, dying) // if this fails, the signal is sent nevertheless
 	for _, pid := range targets {
 		_ = syscall.Kill(pid, sig) // it may have ended
 	}
@@ -263,18 +263,18 @@ func descendants() (pids []int) {
 	return pids
 }
 
-// AwaitRemaining waits until all processes have ended that a command has left running. This process must be
-// a subreaper, and have no other children. It returns the exit code of the run and how it ended: those of
-// the first process that failed or, if code is not 0, those of the command. In the latter case, and if ctx
-// ends, AwaitRemaining ends the processes.
+// AwaitRemaining waits until all processes have ended that an ended command has started. This process must be
+// a subreaper, and have no other children. code and detail describe the end of the command. AwaitRemaining
+// returns them if code is not 0, and otherwise those of the first process that failed, if one did. If code is
+// not 0, or when ctx ends, it ends the processes.
 func AwaitRemaining(ctx context.Context, runDir string, code int, detail string) (int, string) {
-	a := &attempt{ended: true, code: code, detail: detail}
+	a := &execution{ended: true, code: code, detail: detail}
 	tick := time.NewTicker(remainingPoll)
 	defer tick.Stop()
 	done := ctx.Done()
 	var due <-chan time.Time
 	for {
-		if a.reap(); a.alone {
+		if a.reap(); a.complete {
 			return a.code, a.detail
 		}
 		if a.code != 0 && due == nil {
