@@ -82,7 +82,7 @@ func (c *client) missing(key, where string) *kgraph.Problem {
 	}
 	switch {
 	case run == nil:
-		return problem(kgraph.NotFound, where, "there is no run %s: it never existed, was cancelled or deleted, or its time ran out", id)
+		return problem(kgraph.NotFound, where, "unknown run %s: it was cancelled or deleted, has expired, or never existed", id)
 	case run.problem != nil:
 		return problem(CodeFailedDependency, where, "the run %s, whose result %q is read, failed: %s: %s", id, name, run.problem.Code, run.problem.Error())
 	case !slices.Contains(run.results, key):

@@ -160,8 +160,8 @@ func TestAsyncFailures(t *testing.T) {
 		{"run that faults", failed.ID, "fault", ""},
 		{"run that reads its result", child.ID, "failed-dependency", "the run " + failed.ID + `, whose result "c" is read, failed: fault: `},
 		{"run that reads the result of that one", grandchild.ID, "failed-dependency", "the run " + child.ID},
-		{"run that reads the result of a cancelled run", orphan.ID, "not-found", "there is no run " + cancelled.ID},
-		{"run that reads the result of a run that was cancelled while it waited", last.ID, "not-found", "there is no run " + waiting.ID},
+		{"run that reads the result of a cancelled run", orphan.ID, "not-found", "unknown run " + cancelled.ID},
+		{"run that reads the result of a run that was cancelled while it waited", last.ID, "not-found", "unknown run " + waiting.ID},
 	} {
 		s := d.wait("", c.id)
 		if s.State != "failed" || s.Error == nil || s.Error.Code != c.code || !strings.Contains(s.Error.Message, c.message) || s.Answer != nil {
@@ -311,7 +311,7 @@ func TestAsyncLimits(t *testing.T) {
 	short := d.submit("", result("x", "x", 4, ""))
 	eventually(t, "the run is forgotten", func() bool {
 		_, err := d.do("", "GET", "/v1/runs/"+short.ID, nil)
-		return isProblem(err, "not-found", "its time ran out")
+		return isProblem(err, "not-found", "has expired")
 	})
 	if s := d.stats(); s.Host.Used != 16 {
 		t.Errorf("host memory after the run was forgotten: got %d bytes, want the 16 of x", s.Host.Used)

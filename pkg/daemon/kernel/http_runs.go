@@ -80,7 +80,7 @@ func (a *api) findRun(r *http.Request) (*asyncRun, *kgraph.Problem) {
 	id := r.PathValue("id")
 	c := a.clients[name]
 	if c == nil || c.runs[id] == nil {
-		return nil, problem(kgraph.NotFound, "", "there is no run %s: it never existed, was cancelled or deleted, or its time ran out", id)
+		return nil, problem(kgraph.NotFound, "", "unknown run %s: it was cancelled or deleted, has expired, or never existed", id)
 	}
 	return c.runs[id], nil
 }
