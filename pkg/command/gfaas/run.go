@@ -98,10 +98,10 @@ Under MPS, Linux does not kill the command: the token daemon first ends the
 work of the command and its processes on the GPU, and then kills them. With
 --detach-on-kill, the command and its processes continue in the slice.
 
-With --kind training, the command is a job: it is restarted after a failure, up to
---max-restarts times, after a pause of 1 s that doubles with each restart up to a minute. It is
-complete when it and all processes that it has started have ended. gfaas wait waits for
-a job, and for any other command with --name, and prints its result.
+With --kind training, the command is restarted after a failure, up to --max-restarts
+times, after a pause of 1 s that doubles with each restart up to a minute. It is complete
+when it and all processes that it has started have ended. gfaas wait waits for such a
+command, and for any other command with --name, and prints its result.
 
 If a process gets a CUDA error after which all its calls fail, such as an illegal
 address, a line on standard error names the call and the error.
@@ -188,7 +188,7 @@ launch. After 10 s, gfaas run starts the daemon again, and the command continues
 	f.StringVar(&o.quota, "quota", "1", "guaranteed and maximum fraction of each time window, as `REQUEST[:LIMIT]`, like 0.3:0.8 or 30%:80%")
 	cli.Memory(f, &o.mem, "mem", "limit on GPU memory, as a `size` like 1GiB; allocations beyond it fail (default no limit)")
 	f.DurationVar(&o.slo, "slo", 0, "latency objective, like 69ms, for the policy introspective of gfaas-tokend (default no objective)")
-	f.StringVar(&o.kind, "kind", function.DefaultKind, "training for a job, which is restarted after failures; any other command is of the kind inference")
+	f.StringVar(&o.kind, "kind", function.DefaultKind, "kind of the command: inference, or training, which is restarted after failures")
 	cli.CompleteWords(cmd, "kind", function.DefaultKind, function.Training)
 	f.IntVar(&o.restarts, "max-restarts", function.DefaultMaxRestarts, "with --kind training: number of restarts after failures")
 	f.BoolVar(&o.llm, "llm", false, "the command serves a language model, for which the policy introspective of gfaas-tokend has its own factor (violation-llm)")

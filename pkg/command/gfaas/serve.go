@@ -94,10 +94,12 @@ slice of a row of the profile instead. The keys sm, quota and gpu_mem of a funct
 override both.
 
 With --scaler, the gateway adjusts the number of instances to the load (gfaas-sim scale
---help describes the scalers and the estimators). An instance goes to a GPU by one of
-these rules (--placement):
+--help describes the scalers and the estimators). --placement selects the GPUs of these
+instances:
 
 ` + placementHelp() + `
+Calls of a function with the key batcher are sent together, as batches.
+
 gfaas apply and gfaas rm take effect within a second. On SIGHUP, the gateway reads
 --allowed-host, --auth, --auth-functions, --costs, --fixed-costs and --profile again.
 
@@ -111,6 +113,9 @@ are stored in the folder async next to the state file until they have ended.`,
 
   # Use another policy, with 4 instances at once that run calls on each GPU
   gfaas serve --policy mqfq-sticky --concurrency 4 --set t=5s
+
+  # Scale functions by a profile, and place their instances as FaST-GShare does
+  gfaas serve --profile profile.csv --scaler heuristic --placement maxrect
 
   # Serve functions to the network, and require a password for management
   gfaas serve --listen 0.0.0.0:8080 --auth ~/.config/gfaas/password
@@ -133,7 +138,7 @@ are stored in the folder async next to the state file until they have ended.`,
 	cli.Choice(cmd, &o.Policy.Policy, "policy", "policy that chooses the next call and its GPU", policyNames()...)
 	f.StringArrayVar(&o.set, "set", nil, "parameter of the policy, as `KEY=VALUE`, like t=10s (repeatable)")
 	f.IntVar(&o.Concurrency, "concurrency", 2, "limit on the gateway's own instances that run calls on a GPU at once (slots); lb, lalb and lalb-o3 always use 1")
-	f.BoolVar(&o.SideBySide, "side-by-side", false, "let instances without a slice of --profile run at the same time on all SMs of a GPU, under MPS, where a fatal CUDA error of one ends all; by default, they take turns")
+	f.BoolVar(&o.SideBySide, "side-by-side", false, "let instances without a slice of --profile run at the same time on all SMs of a GPU, instead of in turns; needs MPS, under which a fatal CUDA error of one instance ends all")
 	f.IntVar(&o.Policy.Pool, "pool", 32, "maximum number of instances per GPU; -1 for no limit")
 	f.StringVar(&o.gpu, "gpu", "", "GPUs to use, like 0,1, or sim (default: the GPUs in CUDA_VISIBLE_DEVICES or all; sim if there is no NVIDIA driver)")
 	cli.Memory(f, &o.gpuMem, "gpu-mem", "memory of each GPU that functions may use, as a `size` like 16GiB (default all)")

@@ -39,9 +39,9 @@ GPU, and return when all of them are ready to answer. They run until gfaas down.
 Functions with an image run as containers, and the others as processes. All functions
 must have been applied.
 
-An instance of a training function (kind: training) is a job. The command does not wait
-until it is complete, as gfaas wait does. It keeps a job that has succeeded, and starts
-one that has failed again.
+An instance of a training function (kind: training) is a job. gfaas up does not wait until
+a job is complete; gfaas wait does. If a job of the plan has succeeded, it is kept. If it has
+failed, it is started again.
 
 The token daemon divides the time of a GPU into windows of equal length. A plan can
 contain a timetable for each GPU, which divides each window into turns and assigns

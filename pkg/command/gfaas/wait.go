@@ -31,13 +31,14 @@ func newWait(t *tool) *cobra.Command {
 		Short: "Wait until jobs are complete",
 		Long: `Wait until jobs have succeeded or failed, and print their results. A NAME is the ID of
 a job, the name of a training function, which stands for all its jobs at this time,
-or the name of a slice of gfaas run (--name). A job that is complete already counts.
+or the name of a slice of gfaas run (--name). Jobs may already be complete.
 
 A job has succeeded if its command has ended with exit status 0. A job is not complete while it
 waits for its restart after a failure.
 
-gfaas run stores the result of its command if the command has --name or --kind training,
-for seven days or until another command has this name, or if gfaas wait waits for it.
+gfaas run with --name or --kind training stores the result of its command for seven days,
+or until another command has this name. Without these flags, it stores the result only if
+gfaas wait is waiting for it.
 
 JSON is a list of {"id", "function", "state", "exit_code", "restarts", "detail"}. The
 state is succeeded or failed, and "exit_code" is missing if the exit status is unknown,

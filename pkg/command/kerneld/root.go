@@ -24,7 +24,7 @@ func NewRoot(env *cli.Env) *cobra.Command {
 $GFAAS_RUN_DIR. If that is not set, it is $XDG_RUNTIME_DIR/gfaas or the user's default;
 see gfaas-environment(7).
 
-A request lists GPU kernels, in PTX, and the buffers that they use (docs/kernels.md). The
+A request lists GPU kernels and the buffers that they use (docs/kernels.md). The
 daemon runs no other code of users. It serves HTTP on sockets in the run directory. On
 kernel.sock, a request names its client in the header Gfaas-Client. For each --client NAME,
 there is also a socket kernel-NAME.sock, which serves only this client.

@@ -38,14 +38,15 @@ func newRun(env *cli.Env, socket *string) *cobra.Command {
 		Short: "Run a request",
 		Long: `Run a request and print the answer. A request is a JSON file that lists GPU kernels and
 their buffers (docs/kernels.md). If a module in the request has a "file", this command reads
-that file (PTX, a cubin or a fatbin) and sends its contents to the daemon. A relative path of the file is relative to the
-folder of the request, or to the current folder if the request comes from standard input.
+that file (PTX, a cubin or a fatbin) and sends its contents to the daemon. A relative path
+is relative to the folder of the request, or to the current folder if the request comes from
+standard input.
 
 An object is data that the daemon stores for a client under a key, as input or output of
 requests. --in stores a file as an object before the request runs, and --out writes an
 object to a file afterwards. The file - is standard input or output; with --out KEY=-, the
-command prints this object instead of the answer. --repeat runs the request several times, one after the other, and prints the
-answers as a list.
+command prints this object instead of the answer. --repeat runs the request several times,
+one after the other, and prints the answers as a list.
 
 With --async, the command does not wait for the answer. It prints {"id","client","state",
 "results":{NAME:KEY}}: for each output of the request with "result":true, the key under which
@@ -54,7 +55,8 @@ key before the result exists; it then runs after the run that produces the resul
 gfaas-kerneld-wait(1), gfaas-kerneld-runs(1) and gfaas-kerneld-cancel(1).
 
 Answer: {"id","client","gpu","iterations","queue_ms","gpu_ms","total_ms",
-"phases":{"queue_ms","link_ms","copy_in_ms","run_ms","copy_out_ms"},"outputs":{NAME:{"key","size","data"}},"cache":{"gpu_hits","host_hits","misses",
+"phases":{"queue_ms","link_ms","copy_in_ms","run_ms","copy_out_ms"},
+"outputs":{NAME:{"key","size","data"}},"cache":{"gpu_hits","host_hits","misses",
 "bytes_up","evicted","modules_linked"}}. gpu_ms is the time for which the kernels ran on
 the GPU. total_ms is the time from the request's arrival to its end, and queue_ms is its part
 before the request started. data has the bytes of outputs with "inline", in base64.

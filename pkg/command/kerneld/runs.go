@@ -19,7 +19,8 @@ func newRuns(env *cli.Env, socket *string) *cobra.Command {
 		Use:   "runs",
 		Short: "List a client's asynchronous runs",
 		Long: `List the asynchronous runs of a client (--client): those that are queued or run, and those
-that have finished and were not deleted. gfaas-kerneld run --async submits such a run.
+that have finished, until they are deleted or --run-ttl of the daemon has passed.
+gfaas-kerneld run --async submits a run.
 
 JSON: a list of {"id","state","age_ms","results","code"}. The state is queued, running, done
 or failed. age_ms is the time since the run was submitted. results is the number of outputs
@@ -49,10 +50,10 @@ func newCancel(_ *cli.Env, socket *string) *cobra.Command {
 	return withClient(&cobra.Command{
 		Use:   "cancel ID...",
 		Short: "Cancel asynchronous runs, or delete their results",
-		Long: `Cancel asynchronous runs. A run that is queued does not run. The kernels of a run that has
-started run to their end. Results of a run that has started or finished are deleted.
-Requests that refer to a result of such a run fail with not-found, unless they have already
-started.`,
+		Long: `Cancel asynchronous runs. A queued run does not start. If a run has started, its kernels run
+to their end, and its results are deleted then. The results of a finished run are deleted
+at once. Requests that refer to a result of such a run fail with not-found, unless they have
+already started.`,
 		Example: `  # free the results of a run
   gfaas-kerneld cancel r-12-K7QXWN4P`,
 		Args: cobra.MinimumNArgs(1),
@@ -85,7 +86,7 @@ continues.`,
 		}
 		return env.Show(answer, func() [][]string { return phaseRows([]json.RawMessage{answer}) })
 	})
-	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long to wait; 0 means without limit")
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long to wait, like 30s (default no limit)")
 	env.Outputs(cmd, "json", "yaml", "table")
 	return cmd
 }

@@ -99,13 +99,13 @@ writes the p95 latency and rate of each trial to a file, which gfaas-profile rep
 
 Training functions. A function with kind: training is a job, to which no requests are sent.
 Its throughput is the number of iterations per second, and its latency is the duration of an
-iteration. An iteration ends when the job prints a line that matches progress of the
-function, or --progress. If the pattern has a group, the group is the number of the iterations so
-far, for jobs that print every tenth iteration, or print each in several processes.
-Otherwise, each line is one iteration. Iterations cannot be told from kernel launches,
-because nothing marks the first launch of an iteration. The period, --warmup and --precision are
-as above; cold_ms ends with the first such line. The job must not end before the trial
-does, and is not restarted. --load, --batch, --slo and --body do not apply.
+iteration. An iteration ends when the job prints a line that matches the pattern progress of
+the function, or --progress. If the pattern has a group, the group is the number of the
+iterations so far; the job may then print only every tenth iteration, for example, or print
+each in several processes. Otherwise, each line is one iteration. --warmup, --duration and
+--precision apply as above. cold_ms is the time from the start to the first such line. The
+job must not end before the trial does, and is not restarted. --load, --batch, --slo and
+--body do not apply.
 
 Parked memory. load_ms is the additional latency of a request if the memory of its
 instance is parked on the host. The command measures it once for each function, before the first
