@@ -157,27 +157,27 @@ func (m *member) arrived() batch.Event {
 	return batch.Arrived{Call: m.number, Key: m.key, Size: m.request.Size(), Since: m.since, Max: m.max, Latency: m.batcher.Latency}
 }
 
-// wait waits for the end of the member's batch, or of its caller's patience.
+// wait waits until the member's batch ends, or its caller disconnects.
 func (m *member) wait(ctx context.Context) outcome {
 	select {
 	case o := <-m.done:
 		return o
 	case <-ctx.Done():
 	}
-	gone := outcome{err: context.Cause(ctx)}
-	if m.call.p.batches.leave(m) {
-		return gone
+	cancelled := outcome{err: context.Cause(ctx)}
+	if m.call.p.batches.cancel(m) {
+		return cancelled
 	}
 	o := <-m.done // until then, the batch uses the call's body, whose memory must remain reserved
 	if o.answer != nil {
 		_ = o.answer.Body.Close()
 	}
-	gone.turn, gone.tries, gone.attempt = o.turn, o.tries, o.attempt
-	return gone
+	cancelled.turn, cancelled.tries, cancelled.attempt = o.turn, o.tries, o.attempt
+	return cancelled
 }
 
-// leave removes a member whose caller has disconnected. It returns false if its batch was sent, or ended, before.
-func (b *batcher) leave(m *member) bool {
+// cancel removes a member whose caller has disconnected. It returns false if its batch was already sent, or had ended.
+func (b *batcher) cancel(m *member) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.members[m.number] != m {
@@ -211,7 +211,7 @@ func (b *batcher) refused(g *group, cause error) {
 	defer b.mu.Unlock()
 	e, _ := errors.AsType[*refusal.Error](cause)
 	late := e != nil && e.Code == refusal.QueueTimeout
-	members := b.step(batch.Refused{Batch: g.number}) // none if all members have left
+	members := b.step(batch.Refused{Batch: g.number}) // none if all members were cancelled
 	var remaining []batch.Event
 	for _, m := range members {
 		if late && m.since > g.since {
