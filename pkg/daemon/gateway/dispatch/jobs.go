@@ -12,7 +12,7 @@ import (
 )
 
 // The instances of training functions are jobs. They answer no calls, so the policy does not know them.
-// The gateway starts and follows them, and their memory counts as memory of other programs.
+// Package instances starts and follows them. Their memory counts as memory of other programs.
 
 // NewJob returns the record of a job that is about to start: its ID, its slice and its GPU. unfinished is the
 // number of unfinished jobs by GPU. NewJob chooses the GPU with the fewest, of those with enough memory for
