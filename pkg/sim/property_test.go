@@ -342,7 +342,7 @@ func TestOptions(t *testing.T) {
 				c.Patient = rapid.Bool().Draw(t, "patient")
 				c.Interference = float64(rapid.IntRange(0, 2).Draw(t, "interference"))
 				c.Utilization = float64(rapid.IntRange(0, 1).Draw(t, "utilization")) / 2
-				c.Limits = queue.Limits{Slots: rapid.IntRange(0, 2).Draw(t, "slots"), Mem: int64(rapid.IntRange(0, 60).Draw(t, "mem")) << 20,
+				c.Limits = queue.Limits{Slots: rapid.IntRange(0, 2).Draw(t, "slots"), Processes: rapid.IntRange(0, 2).Draw(t, "processes"), Mem: int64(rapid.IntRange(0, 60).Draw(t, "mem")) << 20,
 					Time: float64(rapid.IntRange(0, 2).Draw(t, "time")) / 100}
 				for i := range c.Functions {
 					c.Functions[i].Tenant = fmt.Sprint(i % 2)

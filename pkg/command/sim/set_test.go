@@ -55,7 +55,7 @@ func TestIgnored(t *testing.T) {
 		for key, set := range map[string][]string{
 			"t": {"t=0s"}, "alpha": {"alpha=0.1"}, "ttl": {"ttl=1ms"}, "charge": {"charge=1s"}, "swap": {"swap=true"}, "limit": {"limit=1"}, "starvation": {"starvation=1"}, "penalty": {"penalty=0"},
 			"correct": {"correct=false", "interference=1"}, "patient": {"patient=true"}, "prefetch": {"prefetch=true"}, "utilization": {"utilization=40", "demand=50"},
-			"tenant-slots": {"tenant-slots=1"}, "tenant-mem": {"tenant-mem=2GiB"}, "tenant-time": {"tenant-time=5"},
+			"tenant-slots": {"tenant-slots=1"}, "tenant-processes": {"tenant-processes=1"}, "tenant-mem": {"tenant-mem=2GiB"}, "tenant-time": {"tenant-time=5"},
 		} {
 			with := before
 			if key == "correct" {

@@ -375,6 +375,9 @@ func (d *dispatcher) convertChanges(actions []Action, code reason.Code) []Action
 			case residency.ToBegin:
 				a = d.runHeld(c.Index)
 			}
+			if c.ForTenant {
+				a.Reason.Code = roomForTenant
+			}
 			actions = append(actions, a)
 		}
 	}

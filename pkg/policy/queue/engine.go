@@ -28,7 +28,8 @@ func newEngine(c Config) *engine {
 	if c.Policy == "batch" {
 		e.batches = &batches{}
 	}
-	shape := residency.Config{Pool: c.Pool, Starting: e.timeouts.starting}
+	shape := residency.Config{Pool: c.Pool, Starting: e.timeouts.starting,
+		Tenants: residency.TenantLimits{Instances: c.Limits.Processes, Mem: c.Limits.Mem}}
 	b.order.shape(&shape)
 	if shape.NoHost {
 		e.evictReason = leastRecentlyUsed
@@ -290,7 +291,7 @@ func (e *engine) startRequested(ev *StartRequested, actions []Action) []Action {
 	if !e.known(ev.Function) || !e.open(ev.GPU) || e.starts.isClosing(ev.Function) {
 		return actions
 	}
-	if _, ok := e.pool.StartOn(ev.Function, ev.GPU); ok {
+	if _, ok := e.pool.StartOn(ev.Function, ev.GPU, e.queues.queues[ev.Function].len > 0); ok {
 		e.starts.begun(ev.Function)
 	}
 	return e.scaled(ev.Function, ev.GPU, placed, actions)
@@ -361,10 +362,10 @@ func (e *engine) instanceStopped(instance int32, actions []Action) []Action {
 }
 
 // mayYield reports whether a chosen function should let others go first in this step: if it has no
-// place and may have no more instances, or if it would have a cold or host-warm start although a
+// place and it or its tenant may have no more instances, or if it would have a cold or host-warm start although a
 // running instance can take the invocation once no other function wants the GPU.
 func (e *engine) mayYield(f int32, at residency.Place, placed bool) bool {
-	if !placed && e.pool.Capped(f) {
+	if !placed && (e.pool.Capped(f) || e.pool.WaitsForTenant(f)) {
 		return true
 	}
 	if !placed || at.Start == residency.GPUWarm {
@@ -381,7 +382,9 @@ func (e *engine) finishStep(actions []Action) []Action {
 	e.restoreAside()
 	if len(e.shared) > 0 && e.queues.total > 0 && e.onlySharedWait() {
 		for _, f := range e.shared {
-			actions = e.join(f, actions)
+			if !e.delaysTenant(f) {
+				actions = e.join(f, actions)
+			}
 		}
 	}
 	if e.recheck {
@@ -404,17 +407,35 @@ func (e *engine) finishStep(actions []Action) []Action {
 }
 
 // onlySharedWait reports whether no function needs a GPU that cannot join a running instance.
-// Functions that have to wait for their own instances do not count.
+// Functions that have to wait for their own instances, or for those of their tenant, do not count.
 func (e *engine) onlySharedWait() bool {
 	for f := range e.functions {
 		if q := &e.queues.queues[f]; q.len == 0 || q.excluded {
 			continue
 		}
-		if _, spare := e.pool.Spare(int32(f)); !spare {
+		if _, spare := e.pool.Spare(int32(f)); !spare && !e.pool.WaitsForTenant(int32(f)) {
 			return false
 		}
 	}
 	return true
+}
+
+// delaysTenant reports whether another function waits until instances of the function's tenant are
+// idle. No invocation joins such an instance, or it might never be idle.
+func (e *engine) delaysTenant(f int32) bool {
+	if e.config.Limits.Processes == 0 && e.config.Limits.Mem == 0 {
+		return false
+	}
+	for i := range e.functions {
+		g := int32(i)
+		if g == f || e.queues.queues[g].len == 0 || e.functions[g].Tenant != e.functions[f].Tenant {
+			continue
+		}
+		if _, spare := e.pool.Spare(g); !spare && e.pool.WaitsForTenant(g) {
+			return true
+		}
+	}
+	return false
 }
 
 // rejectUnrunnable rejects waiting invocations that cannot run, because they fit no GPU or their

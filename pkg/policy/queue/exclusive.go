@@ -131,7 +131,7 @@ func (x *exclusive) next(_ time.Duration, c *choice) bool {
 		f := x.waiting.min().function
 		code := ownGPUFree
 		at, ok := x.bestOwned(f)
-		if !ok {
+		if !ok && x.engine.pool.TenantAllows(f) {
 			code = gpuReassigned
 			at, ok = x.acquire(f)
 		}

@@ -166,7 +166,11 @@ var ForTenants = []policy.Parameter[Options]{
 		Set: func(o *Options, v string) (err error) { o.Limits.Slots, err = parseCount(v); return err },
 	},
 	{
-		Key: "tenant-mem", Help: "maximum GPU memory of a tenant's running invocations, like 8GiB",
+		Key: "tenant-processes", Help: "maximum number of instances of a tenant on all GPUs, including idle ones; a start stops the tenant's least recently used idle instance if there are more",
+		Set: func(o *Options, v string) (err error) { o.Limits.Processes, err = parseCount(v); return err },
+	},
+	{
+		Key: "tenant-mem", Help: "maximum GPU memory of a tenant's running invocations, like 8GiB, and of its instances, including idle ones; a start evicts the tenant's least recently used idle instances if they would use more",
 		Set: func(o *Options, v string) error {
 			b, err := gpu.ParseMemory(v)
 			o.Limits.Mem = int64(b)

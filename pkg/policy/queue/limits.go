@@ -7,11 +7,13 @@ import (
 )
 
 // Limits bounds the GPU use of each tenant (LALB, section VI). Invocations that would exceed a
-// limit wait outside the policy, oldest first.
+// limit wait outside the policy, oldest first. The pool holds the limits on instances: idle instances
+// of a tenant make room for its next start.
 type Limits struct {
-	Slots int     // admitted invocations; 0 means no limit
-	Mem   int64   // bytes of GPU memory of the admitted invocations; 0 means no limit
-	Time  float64 // share of the time of all slots in each period; 0 means no limit
+	Slots     int     // admitted invocations; 0 means no limit
+	Processes int     // instances, including idle ones (residency.TenantLimits); 0 means no limit
+	Mem       int64   // bytes of GPU memory of the admitted invocations, and of the instances; 0 means no limit
+	Time      float64 // share of the time of all slots in each period; 0 means no limit
 }
 
 // period is the length of the accounting period of GPU time.

@@ -39,6 +39,7 @@ type instances interface {
 	Expected(function int32) time.Duration
 	Blocked(function, waiting int32) bool
 	Capped(function int32) bool
+	TenantAllows(function int32) bool
 	MightFit(function int32, most int64) bool
 	FitsOn(gpu, function int32) bool
 	Room(gpu, function int32) bool

@@ -121,5 +121,6 @@ func (f *Function) expected(start residency.Start) time.Duration {
 func (f *Function) resident() residency.Function {
 	return residency.Function{
 		Duration: [3]time.Duration{residency.Cold: f.Cold, residency.HostWarm: f.Warm + f.Load, residency.GPUWarm: f.Warm},
-		Mem:      f.Mem, MeasuredMem: f.MeasuredMem, Inflight: int(f.Inflight), Slice: f.Slice, Min: int(f.Min), Max: int(f.Max), Idle: f.Idle, Placed: f.Placed}
+		Mem:      f.Mem, MeasuredMem: f.MeasuredMem, Inflight: int(f.Inflight), Slice: f.Slice, Min: int(f.Min), Max: int(f.Max), Idle: f.Idle, Placed: f.Placed,
+		Tenant: f.Tenant}
 }

@@ -78,6 +78,7 @@ const (
 	queueNotActive    reason.Code = "queue-not-active"
 	evictionOrder     reason.Code = "eviction-order"
 	leastRecentlyUsed reason.Code = "least-recently-used"
+	roomForTenant     reason.Code = "room-for-tenant"
 	functionChanged   reason.Code = "function-changed"
 	belowMinimum      reason.Code = "below-minimum"
 	placed            reason.Code = "placed"
@@ -145,6 +146,7 @@ var Reasons = reason.Table{
 	reason.Doc(queueNotActive, "the function's queue is throttled or inactive, so the memory of its idle instances moves to the host ahead of need"),
 	reason.Doc(evictionOrder, "the instance comes first in the order in which the policy evicts instances"),
 	reason.Doc(leastRecentlyUsed, "the instance's model is the least recently used one"),
+	reason.Doc(roomForTenant, "the instance is the least recently used one of its tenant, whose limits leave no room for another instance"),
 	reason.Doc(functionChanged, "the function changed while the instance was starting"),
 	reason.Doc(placed, "the gateway has chosen the GPU"),
 	reason.Doc(retired, "the function's autoscaler no longer needs the instance"),
@@ -169,5 +171,5 @@ var Reasons = reason.Table{
 	reason.Doc(gpusBusy, "every GPU runs the largest permitted number of invocations"),
 	reason.Doc(noGPUWithRoom, "no GPU has room for the function in addition to the running invocations"),
 	reason.Doc(othersFirst, "invocations of other functions go first"),
-	reason.Doc(tenantLimit, "the tenant has reached its limit on invocations, memory or GPU time"),
+	reason.Doc(tenantLimit, "the tenant has reached its limit on invocations, instances, memory or GPU time"),
 }

@@ -80,6 +80,9 @@ func (e *engine) waitReason(f int32) reason.Reason {
 		return reason.New(gpusBusy)
 	}
 	if _, ok := e.pool.Best(f, residency.Any, residency.Any); !ok {
+		if e.pool.WaitsForTenant(f) {
+			return reason.New(tenantLimit)
+		}
 		return reason.New(noGPUWithRoom)
 	}
 	return reason.New(othersFirst)

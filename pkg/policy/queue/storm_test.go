@@ -195,10 +195,14 @@ func (d *driver) perform(a *queue.Action) {
 		if s.function != a.Function || s.gpu != a.GPU || s.stopping || !s.pinned && s.version < d.startsOf(s.function).version || s.calls >= max(int(d.functions[a.Function].Inflight), 1) {
 			d.t.Fatalf("at %v: got %+v on instance %+v, want a running instance of the function, on this GPU, with a free place and of the current version", d.now, a, s)
 		}
-		if !s.resident {
+		returns := !s.resident
+		if returns {
 			s.mem = s.promised // it accepts that amount
 		}
 		c.state, c.instance, s.resident = "runs", a.Instance, true
+		if first || returns {
+			d.checkTenant(a, s, first)
+		}
 		s.moves++
 		s.calls++
 		d.run(a.ID, a.Instance, first)
@@ -212,6 +216,7 @@ func (d *driver) perform(a *queue.Action) {
 		c.state = "done"
 	case queue.Start:
 		s := d.start(a)
+		d.checkTenant(a, s, true)
 		d.after(d.randomDuration(time.Second), func() []queue.Event {
 			switch {
 			case d.instances[a.Instance] != s:
@@ -440,7 +445,7 @@ func (d *driver) check() {
 			d.t.Fatalf("at %v: slots in use on GPU %d: got %g, want at most %d", d.now, g, busy[g], d.slots(g))
 		}
 	}
-	if d.config.Limits.Slots == 0 && d.config.Policy != "batch" {
+	if d.config.Limits.Slots == 0 && d.config.Limits.Mem == 0 && d.config.Policy != "batch" {
 		d.checkPlanned()
 	}
 	for id, c := range d.calls {
@@ -448,6 +453,29 @@ func (d *driver) check() {
 		if c.state == "waits" && c.deadline > 0 && of.inProgress == 0 && c.deadline+of.total(d.now)-c.starting <= d.now {
 			d.t.Fatalf("at %v: invocation %d waits after its deadline, want it rejected: %+v, with starts %+v", d.now, id, c, of)
 		}
+	}
+}
+
+// checkTenant checks the limits of a tenant after an action that started an instance, or returned its
+// memory to the GPU.
+func (d *driver) checkTenant(a *queue.Action, started *instance, isNew bool) {
+	instances, mem, others := 0, int64(0), int64(0)
+	for id, s := range d.instances {
+		if f := d.functions[s.function]; s.pinned || f == nil || f.Tenant != d.functions[a.Function].Tenant || d.dead[id] {
+			continue
+		}
+		instances++
+		mem += s.gpuMem()
+		if s != started {
+			others += s.gpuMem()
+		}
+	}
+	limits := &d.config.Limits
+	if isNew && limits.Processes > 0 && instances > limits.Processes {
+		d.t.Fatalf("at %v: %+v: got %d instances of the tenant, want at most %d: %+v", d.now, a, instances, limits.Processes, d.policy.Snapshot())
+	}
+	if limits.Mem > 0 && mem > limits.Mem && others > 0 && started.gpuMem() > 0 {
+		d.t.Fatalf("at %v: %+v: got %d bytes of the tenant, want at most %d: %+v", d.now, a, mem, limits.Mem, d.policy.Snapshot())
 	}
 }
 
@@ -804,6 +832,8 @@ func storm(t *rapid.T, policy string) {
 	d.config.TTL, d.config.Charge = time.Duration(rapid.IntRange(0, 3).Draw(t, "TTL"))*time.Second, time.Duration(rapid.IntRange(0, 1).Draw(t, "charge"))*time.Second
 	d.config.Utilization = float64(rapid.IntRange(0, 1).Draw(t, "utilization")) * 0.8
 	d.config.Limits.Slots = rapid.IntRange(0, 2).Draw(t, "tenant slots")
+	d.config.Limits.Processes = rapid.IntRange(0, 3).Draw(t, "tenant processes")
+	d.config.Limits.Mem = int64(rapid.IntRange(0, 1).Draw(t, "tenant mem")) * 20
 	d.policy = d.newPolicy()
 	d.report(d.gpu(0), d.function(0), d.function(1))
 	pace := rapid.IntRange(1, 4).Draw(t, "pace")

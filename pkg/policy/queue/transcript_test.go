@@ -56,6 +56,7 @@ func (s *script) line(words []string) (decisions []string, err error) {
 			"prefetch": func(v int64) { s.config.Prefetch = v > 0 }, "swap": func(v int64) { s.config.Swap = v > 0 },
 			"ttl":        func(v int64) { s.config.TTL, s.config.FixedTTL = time.Duration(v), true },
 			"charge":     func(v int64) { s.config.Charge = time.Duration(v) },
+			"tenant-mem": func(v int64) { s.config.Limits.Mem = v }, "tenant-processes": func(v int64) { s.config.Limits.Processes = int(v) },
 			"starvation": func(v int64) { s.config.Starvation = float64(v) }, "penalty": func(v int64) { s.config.Penalty = float64(v) },
 		})
 	case "function":
@@ -90,6 +91,7 @@ func (s *script) function(f Function, words []string) (Function, error) {
 		"warm": func(v int64) { f.Warm = time.Duration(v) }, "cold": func(v int64) { f.Cold = time.Duration(v) },
 		"load": func(v int64) { f.Load = time.Duration(v) }, "mem": func(v int64) { f.Mem = v },
 		"weight": func(v int64) { f.Weight = float64(v) }, "model": func(v int64) { f.Model = int32(v) },
+		"tenant": func(v int64) { f.Tenant = int32(v) },
 	})
 	if f.Cold < 0 {
 		f.Cold = f.Warm + f.Load

@@ -11,7 +11,8 @@ type hotFields struct {
 	slice      float64
 	max        int32
 	row        int32 // its row in rows; 0 for none
-	guarded    bool  // see functions.guard
+	tenant     int32
+	guarded    bool // see functions.guard
 }
 
 // tally holds numbers of instances. pending ones are included in starting, and those in instances.

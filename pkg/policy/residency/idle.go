@@ -96,6 +96,9 @@ func (l *ledger) relink(index int32) {
 	if l.movable(d, it) {
 		d.warm.insert(l.instances, index, warmOf)
 	}
+	if l.tenants != nil {
+		l.addIdle(index, 1)
+	}
 }
 
 // unlink removes an idle instance from its lists.
@@ -115,6 +118,9 @@ func (l *ledger) unlink(index int32) {
 	}
 	if l.movable(d, it) {
 		d.warm.remove(l.instances, index, warmOf)
+	}
+	if l.tenants != nil {
+		l.addIdle(index, -1)
 	}
 }
 

@@ -16,9 +16,10 @@ type ledger struct {
 	devices
 	instanceTable
 	rows            rows
-	mayHaveObsolete bool // a GPU or a function was removed or changed its memory, so instances may be obsolete
-	sizesVary       bool // instances may count for other bytes than Function.Mem
-	slicesVary      bool // instances may have other slices than Function.Slice
+	tenants         *tenants // nil without limits for tenants
+	mayHaveObsolete bool     // a GPU or a function was removed or changed its memory, so instances may be obsolete
+	sizesVary       bool     // instances may count for other bytes than Function.Mem
+	slicesVary      bool     // instances may have other slices than Function.Slice
 	finishes        int64
 	expires         bool          // some function has an Idle time
 	expiry          time.Duration // no idle instance expires before
@@ -33,6 +34,7 @@ type share struct {
 	present int32 // device.instances
 	busy    int32 // device.running
 	units   int32 // device.used
+	ending  int32 // holdings.stopping
 }
 
 // share returns the share of an instance.
@@ -50,6 +52,7 @@ func (l *ledger) share(index int32) (s share) {
 	case vacant, lost:
 		return s
 	case stopping:
+		s.ending = 1
 		if s.leaving = residual; it.resident {
 			s.leaving = size
 		}
@@ -93,6 +96,11 @@ func (l *ledger) record(index int32, before share) {
 	d.mem.queued += after.queued - before.queued
 	d.mem.leaving += after.leaving - before.leaving
 	d.instances += after.present - before.present
+	if l.tenants != nil && !it.pinned {
+		h := l.holdings(it.function)
+		h.add(before.holdings(), -1)
+		h.add(after.holdings(), 1)
+	}
 	if after.units != before.units || after.busy != before.busy {
 		l.addLoad(it.gpu, 0, after.busy-before.busy, after.units-before.units)
 	} else if after.usage.running != before.usage.running {
@@ -130,6 +138,9 @@ func (l *ledger) create(function, gpu int32) int32 {
 	n.existing++
 	n.instances++
 	d.instances++
+	if l.tenants != nil {
+		l.holdings(function).instances++
+	}
 	return l.add(instance{function: function, gpu: gpu, mem: d.countedMem(f), stage: ready, run: none}, details{promised: f.mem})
 }
 

@@ -34,12 +34,17 @@ func (m *memory) makeRoom(gpu int32, mem int64) bool {
 		case m.config.NoHost || m.details[index].moveFailed:
 			m.remove(index)
 		default:
-			m.report(ToOffload, index)
-			m.unlink(index)
-			m.setStage(index, offloading)
+			m.offload(index)
 		}
 	}
 	return true
+}
+
+// offload moves the memory of an idle instance to the host.
+func (m *memory) offload(index int32) {
+	m.report(ToOffload, index)
+	m.unlink(index)
+	m.setStage(index, offloading)
 }
 
 // removeFirst removes the first idle instance of a GPU in eviction order. It returns false if
@@ -123,7 +128,7 @@ func (m *memory) Prefetch(function int32, ready time.Duration) (index int32, ok 
 		index := m.rows.on(f, gpu)
 		it := &m.instances[index]
 		before := m.share(index)
-		if m.gpus[gpu].free()+before.leaving < it.mem {
+		if m.gpus[gpu].free()+before.leaving < it.mem || !m.tenantFitsMem(function, it.mem-before.leaving) {
 			continue
 		}
 		m.unlink(index)
@@ -220,6 +225,8 @@ func (m *memory) Measured(index int32, mem, stays int64) {
 	}
 	if it.pinned {
 		m.dropObsolete(it.gpu)
+	} else if m.tenants != nil {
+		m.trimTenant(it.function, index)
 	}
 	m.serveQueue(it.gpu)
 }
@@ -289,10 +296,24 @@ func (m *memory) BumpStarts(function int32) {
 	m.bumpQueued(func(it *instance) bool { return it.function == function && it.unstarted() })
 }
 
-// serveQueue reports ToBegin for the queued instances of a GPU that have room now, in order. If there
-// is no more instance to evict for the queue, it bumps the newest queued instances.
+// serveQueue serves the queue of a GPU whose memory has changed. With limits for tenants, instances
+// in the queues of other GPUs may have room now as well.
 func (m *memory) serveQueue(gpu int32) {
 	m.touch(none, gpu)
+	m.serveQueueOf(gpu)
+	for g := range m.gpus {
+		if m.tenants == nil {
+			break
+		}
+		if int32(g) != gpu && len(m.gpus[g].queue) > 0 {
+			m.serveQueueOf(int32(g))
+		}
+	}
+}
+
+// serveQueueOf reports ToBegin for the queued instances of a GPU that have room now, in order. If there
+// is no more instance to evict for the queue, it bumps the newest queued instances.
+func (m *memory) serveQueueOf(gpu int32) {
 	d := &m.gpus[gpu]
 	for !m.makeRoom(gpu, 0) && len(d.queue) > 0 {
 		last := d.queue[len(d.queue)-1]
@@ -302,7 +323,10 @@ func (m *memory) serveQueue(gpu int32) {
 	for len(d.queue) > 0 {
 		index := d.queue[0]
 		it := &m.instances[index]
-		if !d.fits(d.mem.used - d.mem.queued + it.mem + d.mem.leaving) {
+		if m.tenants != nil {
+			m.trimTenant(it.function, none)
+		}
+		if !d.fits(d.mem.used-d.mem.queued+it.mem+d.mem.leaving) || m.waitsForTenant(it.function, 0) {
 			return
 		}
 		d.queue = slices.Delete(d.queue, 0, 1)

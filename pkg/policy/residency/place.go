@@ -202,6 +202,11 @@ func (p *placement) Room(gpu, function int32) bool {
 
 // room implements Room.
 func (p *placement) room(gpu int32, f *hotFields) bool {
+	return p.roomOnGPU(gpu, f) && (p.tenants == nil || p.tenantRoom(gpu, f))
+}
+
+// roomOnGPU implements Room, except for the limits of the function's tenant.
+func (p *placement) roomOnGPU(gpu int32, f *hotFields) bool {
 	d := &p.gpus[gpu]
 	slice := f.slice
 	if p.slicesVary {

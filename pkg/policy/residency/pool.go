@@ -16,7 +16,7 @@ type Pool struct {
 
 // New returns a pool without GPUs, functions and instances.
 func New(c Config) *Pool {
-	l := &ledger{config: c, expiry: never,
+	l := &ledger{config: c, expiry: never, tenants: newTenants(c.Tenants),
 		instanceTable: instanceTable{adopted: map[ID]int32{}, names: map[int32]ID{}}, devices: devices{touched: c.Touched}}
 	return &Pool{ledger: l, placement: placement{ledger: l, evict: eviction{l}}, memory: memory{ledger: l, evict: eviction{l}}}
 }
@@ -27,16 +27,24 @@ func (p *Pool) SetFunction(function int32, f Function) {
 	p.Grow(int(function) + 1)
 	n := &p.counts[function]
 	renew := p.specs[function].Mem != f.Mem && n.existing > 0
+	moves := p.tenants != nil && p.hot[function].tenant != f.Tenant
+	if moves {
+		p.setTenant(function, f.Tenant)
+	}
 	p.specs[function], n.retired = f, false
 	counted := max(f.Mem, f.MeasuredMem, n.leastMem)
 	p.sizesVary = p.sizesVary || counted > f.Mem
-	p.hot[function] = hotFields{duration: f.Duration, mem: f.Mem, countedMem: counted, slice: f.Slice, max: int32(f.Max), row: p.hot[function].row}
+	p.hot[function] = hotFields{duration: f.Duration, mem: f.Mem, countedMem: counted, slice: f.Slice, max: int32(f.Max), row: p.hot[function].row, tenant: f.Tenant}
 	p.guard(function)
 	if f.Idle > 0 {
 		p.expiry, p.expires = 0, true
 	}
 	if renew {
 		p.Renew(function)
+	}
+	if moves {
+		p.bumpQueued(func(it *instance) bool { return p.hot[it.function].tenant == f.Tenant })
+		p.trimTenant(function, none)
 	}
 }
 
@@ -187,6 +195,9 @@ func (p *Pool) Adopt(id ID, function, gpu int32, found Found, now time.Duration)
 	}
 	extra.promised = max(extra.promised, found.Mem)
 	it.pinned, it.resident = found.Pinned, found.Resident || found.Pinned
+	if p.tenants != nil && found.Pinned {
+		p.holdings(function).instances--
+	}
 	if found.Pinned && found.Starting {
 		it.stage = starting
 	}
@@ -202,6 +213,9 @@ func (p *Pool) Adopt(id ID, function, gpu int32, found Found, now time.Duration)
 	}
 	if found.Pinned {
 		p.dropObsolete(gpu)
+	}
+	if p.tenants != nil {
+		p.trimTenant(function, index)
 	}
 	p.serveQueue(gpu)
 	return index, true
@@ -236,9 +250,16 @@ func (p *Pool) Start(function int32) (index int32, ok bool) {
 }
 
 // StartOn starts an instance of a function on a GPU without an invocation, like Start. Function.Placed
-// does not forbid it.
-func (p *Pool) StartOn(function, gpu int32) (index int32, ok bool) {
-	if p.Limited(function) || !p.mayStart(function, gpu) {
+// does not forbid it. If needed is set, idle instances of the function's tenant make room within the
+// tenant's limits. StartOn returns false until they have stopped.
+func (p *Pool) StartOn(function, gpu int32, needed bool) (index int32, ok bool) {
+	if p.Limited(function) || !p.hasRoomToStart(function, gpu) {
+		return none, false
+	}
+	if mem := p.gpus[gpu].countedMem(&p.hot[function]); !p.tenantFits(function, mem) {
+		if needed && p.tenantAllows(&p.hot[function], mem, 1) {
+			p.makeTenantRoom(function, mem, 1, none)
+		}
 		return none, false
 	}
 	return p.startOn(function, gpu), true
@@ -247,6 +268,11 @@ func (p *Pool) StartOn(function, gpu int32) (index int32, ok bool) {
 // mayStart reports whether an instance of a function may start on a GPU without an invocation, if that
 // evicts nothing.
 func (p *Pool) mayStart(function, gpu int32) bool {
+	return p.hasRoomToStart(function, gpu) && p.tenantFits(function, p.gpus[gpu].countedMem(&p.hot[function]))
+}
+
+// hasRoomToStart implements mayStart, except for the limits of the function's tenant.
+func (p *Pool) hasRoomToStart(function, gpu int32) bool {
 	d := &p.gpus[gpu]
 	return d.open && !p.full(d) && (p.config.MayStart == nil || p.config.MayStart(function, gpu)) &&
 		d.fits(max(d.mem.used, d.mem.running)+d.mem.leaving+d.countedMem(&p.hot[function]))
@@ -343,9 +369,12 @@ func (p *Pool) Begin(function int32, at Place) (index int32, started bool) {
 		it.stage = launching
 	}
 	it.mem = p.memAfterReturn(index)
+	if p.tenants != nil {
+		p.makeTenantRoom(it.function, it.mem, 0, index)
+	}
 	p.makeRoom(at.GPU, it.mem)
 	it.resident = true
-	if !d.fits(d.mem.used + it.mem - d.mem.queued + d.mem.leaving) {
+	if !d.fits(d.mem.used+it.mem-d.mem.queued+d.mem.leaving) || p.waitsForTenant(it.function, it.mem) {
 		it.stage = queued
 		d.queue = append(d.queue, index)
 	}

@@ -52,6 +52,7 @@ type Function struct {
 	// Placed reports that the caller places all instances of the function (Pool.StartOn): the pool
 	// starts none for an invocation or for Min.
 	Placed bool
+	Tenant int32 // the owner, for Config.Tenants
 }
 
 // Unlimited is the value of Config.Pool for no limit. There, 0 is a limit: an instance stops after
@@ -66,6 +67,8 @@ type Config struct {
 	UsesClear bool
 	// NoHost makes the pool stop an instance instead of moving its memory to the host.
 	NoHost bool
+	// Tenants bounds the instances of each tenant on all GPUs together.
+	Tenants TenantLimits
 	// MayStart reports whether an instance of a function may be started on a GPU without an
 	// invocation. nil permits all.
 	MayStart func(function, gpu int32) bool
@@ -114,6 +117,8 @@ type Change struct {
 	Function int32
 	Instance ID
 	Index    int32 // index of the instance, as Begin returns it
+	// ForTenant reports that a limit on the instances of a tenant requires the change.
+	ForTenant bool
 }
 
 // none is the index of no instance, and the number of no GPU and no function.
