@@ -324,7 +324,11 @@ func (m *memory) serveQueueOf(gpu int32) {
 		index := d.queue[0]
 		it := &m.instances[index]
 		if m.tenants != nil {
-			m.trimTenant(it.function, none)
+			if m.trimTenant(it.function, none); m.exceedsTenant(index) {
+				m.report(ToRequeue, index)
+				m.dequeue(index)
+				continue
+			}
 		}
 		if !d.fits(d.mem.used-d.mem.queued+it.mem+d.mem.leaving) || m.waitsForTenant(it.function, 0) {
 			return

@@ -36,7 +36,7 @@ func (p *placement) Best(function, only, except int32) (best Place, found bool) 
 	best.Index = none
 	f := &p.hot[function]
 	if only != Any {
-		if only == except || !p.Free(only) || !p.room(only, f) {
+		if only == except || !p.Free(only) || !p.room(only, f) || !p.tenantPermits(only, f) {
 			return best, false
 		}
 		at := p.PlaceOn(function, only)
@@ -195,18 +195,15 @@ func (p *placement) FitsOn(gpu, function int32) bool {
 }
 
 // Room reports whether an invocation of the function could start on that GPU now: the GPU has
-// capacity, and enough memory beyond that of its running instances.
+// capacity, and enough memory beyond that of its running instances, and the limits of the function's
+// tenant permit it.
 func (p *placement) Room(gpu, function int32) bool {
-	return p.room(gpu, &p.hot[function])
+	f := &p.hot[function]
+	return p.room(gpu, f) && p.tenantPermits(gpu, f)
 }
 
-// room implements Room.
+// room implements Room, except for the limits of the function's tenant.
 func (p *placement) room(gpu int32, f *hotFields) bool {
-	return p.roomOnGPU(gpu, f) && (p.tenants == nil || p.tenantRoom(gpu, f))
-}
-
-// roomOnGPU implements Room, except for the limits of the function's tenant.
-func (p *placement) roomOnGPU(gpu int32, f *hotFields) bool {
 	d := &p.gpus[gpu]
 	slice := f.slice
 	if p.slicesVary {
@@ -319,7 +316,7 @@ func (s *search) next() (at Place, found bool) {
 		case s.host&first != 0:
 			at.Start = HostWarm
 		}
-		if s.p.visits++; s.p.room(at.GPU, s.f) {
+		if s.p.visits++; s.p.room(at.GPU, s.f) && s.p.tenantPermits(at.GPU, s.f) {
 			return at, true
 		}
 	}

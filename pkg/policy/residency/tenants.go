@@ -102,7 +102,12 @@ func (l *ledger) tenantAllows(f *hotFields, mem int64, instances int32) bool {
 		(t.Mem == 0 || mem == 0 || busyMem == 0 || busyMem+mem <= t.Mem)
 }
 
-// tenantRoom reports whether the tenant of a function allows an invocation of it on a GPU.
+// tenantPermits reports whether the limits of a function's tenant permit an invocation on a GPU.
+func (p *placement) tenantPermits(gpu int32, f *hotFields) bool {
+	return p.tenants == nil || p.tenantRoom(gpu, f)
+}
+
+// tenantRoom implements tenantPermits if there are limits.
 func (p *placement) tenantRoom(gpu int32, f *hotFields) bool {
 	d, index := &p.gpus[gpu], p.rows.on(f, gpu)
 	switch {
@@ -129,7 +134,7 @@ func (p *placement) WaitsForTenant(function int32) bool {
 		if p.tenants == nil {
 			break
 		}
-		if p.roomOnGPU(int32(gpu), f) && !p.tenantRoom(int32(gpu), f) {
+		if p.room(int32(gpu), f) && !p.tenantRoom(int32(gpu), f) {
 			return true
 		}
 	}
@@ -161,6 +166,14 @@ func (l *ledger) waitsForTenant(function int32, mem int64) bool {
 	h := l.holdings(function)
 	return t.Instances > 0 && h.stopping > 0 && int(h.instances) > t.Instances ||
 		t.Mem > 0 && h.leaving > 0 && h.mem+mem > t.Mem
+}
+
+// exceedsTenant reports whether a queued instance can no longer have room within the limits of its
+// tenant, because busy instances of the tenant use more than at the time when it was queued.
+func (l *ledger) exceedsTenant(index int32) bool {
+	t, h := l.tenants, l.holdings(l.instances[index].function)
+	instances, mem := h.busy()
+	return t.Instances > 0 && int(instances) > t.Instances || t.Mem > 0 && mem > t.Mem && mem > l.size(index)
 }
 
 // makeTenantRoom evicts idle instances of a tenant, least recently finished first, until as many more
