@@ -13,7 +13,7 @@ import (
 )
 
 // TestReplayNeedsMemoryFields records the decisions of a policy after events about memory and
-// adopted instances, and about batches. A replay of the record makes the same decisions. A replay of a record in
+// adopted instances, about batches, and about classes of GPUs. A replay of the record makes the same decisions. A replay of a record in
 // which any of the fields for them is missing makes other decisions.
 func TestReplayNeedsMemoryFields(t *testing.T) {
 	policy, err := queue.New(queue.Config{Policy: "gfaas", Pool: residency.Unlimited, Options: queue.Defaults()})
@@ -21,7 +21,7 @@ func TestReplayNeedsMemoryFields(t *testing.T) {
 		t.Fatal(err)
 	}
 	var numbers queue.Numbers
-	f, g, h := numbers.Of("f"), numbers.Of("g"), numbers.Of("h")
+	f, g, h, k := numbers.Of("f"), numbers.Of("g"), numbers.Of("h"), numbers.Of("k")
 	var text bytes.Buffer
 	text.WriteString(strings.Replace(header, `"policy":"fcfs"`, `"policy":"gfaas"`, 1))
 	spec := func(mem, need int64) queue.Function {
@@ -29,8 +29,10 @@ func TestReplayNeedsMemoryFields(t *testing.T) {
 	}
 	itself := spec(1, 0)
 	itself.BatchesItself = true
+	slow := spec(0, 0)
+	slow.Cold = 3 * time.Second
 	for step, events := range [][]queue.Event{
-		{&queue.GPUSet{Slots: 4, Mem: 10}, &queue.FunctionSet{Function: f, Spec: spec(1, 0)},
+		{&queue.GPUSet{Slots: 4, Mem: 10, Class: 2}, &queue.FunctionSet{Function: f, Spec: spec(1, 0)},
 			&queue.FunctionSet{Function: g, Spec: spec(1, 5)}, &queue.FunctionSet{Function: h, Spec: spec(1, 0)}},
 		{&queue.Adopted{Instance: -2, Function: f, To: residency.GPUWarm}},
 		{&queue.Measured{Instance: -2, Function: f, Mem: 6}},
@@ -45,6 +47,8 @@ func TestReplayNeedsMemoryFields(t *testing.T) {
 		{&queue.FunctionSet{Function: h, Spec: itself}},
 		{&queue.Adopted{Instance: -3, Function: h, To: residency.GPUWarm, Pinned: true, Batch: 3}},
 		{&queue.Arrived{Function: h, ID: 4, At: 13 * time.Second}}, // the second call of h on -3
+		{&queue.FunctionSet{Function: k, Spec: spec(0, 0)}, &queue.Learned{Function: k, Spec: slow, Class: 2},
+			&queue.Learned{Function: k, Spec: spec(0, 0)}, &queue.Arrived{Function: k, ID: 5, At: 14 * time.Second}},
 	} {
 		now, step := time.Duration(step)*time.Second, int64(step)
 		actions := policy.Step(now, events, nil)
@@ -66,7 +70,7 @@ func TestReplayNeedsMemoryFields(t *testing.T) {
 	}
 	for _, c := range []struct{ text, shortened string }{
 		{`"container":-2,"mem_bytes":6`, `"container":-2`}, {`,"need_bytes":5`, ``}, {`"pinned":true,"mem_bytes":10`, `"pinned":true`},
-		{`"starting":true,"pinned":true`, `"pinned":true`}, {`,"each_ms":1000`, ``}, {`,"batch":3`, ``}, {`,"batches_itself":true`, ``},
+		{`"starting":true,"pinned":true`, `"pinned":true`}, {`,"each_ms":1000`, ``}, {`,"batch":3`, ``}, {`"mem_bytes":10,"class":2`, `"mem_bytes":10`}, {`,"class":2,"spec"`, `,"spec"`}, {`,"batches_itself":true`, ``},
 	} {
 		if !strings.Contains(text.String(), c.text) {
 			t.Errorf("the record: want it to contain %s, got\n%s", c.text, &text)

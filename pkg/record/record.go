@@ -145,6 +145,7 @@ type Event struct {
 	Again         bool           `json:"again,omitempty"`
 	Fault         bool           `json:"fault,omitempty"`
 	Renew         bool           `json:"renew,omitempty"`
+	Class         int32          `json:"class,omitempty"` // learned: only for GPUs of this class
 	Slice         float64        `json:"slice,omitempty"`
 	Pinned        bool           `json:"pinned,omitempty"`
 	Busy          float64        `json:"busy,omitempty"`
@@ -182,6 +183,7 @@ type Spec struct {
 type GPUProperties struct {
 	Slots int   `json:"slots"`
 	Mem   int64 `json:"mem_bytes"`
+	Class int32 `json:"class,omitempty"` // GPUs with the same number have the same model; 0: all have
 }
 
 // kinds maps each kind of event to its required fields.
@@ -221,9 +223,9 @@ func NewEvent(step int64, now time.Duration, ev queue.Event, name func(int32) st
 	case *queue.FunctionRemoved:
 		e = Event{Event: "function-gone", Function: name(ev.Function)}
 	case *queue.Learned:
-		e = Event{Event: "learned", Function: name(ev.Function), Spec: specOf(&ev.Spec)}
+		e = Event{Event: "learned", Function: name(ev.Function), Spec: specOf(&ev.Spec), Class: ev.Class}
 	case *queue.GPUSet:
-		e = Event{Event: "gpu", GPU: new(ev.GPU), GPUProperties: &GPUProperties{ev.Slots, ev.Mem}}
+		e = Event{Event: "gpu", GPU: new(ev.GPU), GPUProperties: &GPUProperties{ev.Slots, ev.Mem, ev.Class}}
 	case *queue.GPURemoved:
 		e = Event{Event: "gpu-gone", GPU: new(ev.GPU)}
 	case *queue.Ready:
@@ -306,9 +308,9 @@ func (e *Event) event(number func(string) int32) (queue.Event, error) {
 	case "function-gone":
 		return &queue.FunctionRemoved{Function: function}, nil
 	case "learned":
-		return &queue.Learned{Function: function, Spec: e.Spec.function(e.Function)}, nil
+		return &queue.Learned{Function: function, Spec: e.Spec.function(e.Function), Class: e.Class}, nil
 	case "gpu":
-		return &queue.GPUSet{GPU: gpu, Slots: e.GPUProperties.Slots, Mem: e.GPUProperties.Mem}, nil
+		return &queue.GPUSet{GPU: gpu, Slots: e.GPUProperties.Slots, Mem: e.GPUProperties.Mem, Class: e.GPUProperties.Class}, nil
 	case "gpu-gone":
 		return &queue.GPURemoved{GPU: gpu}, nil
 	case "ready":

@@ -51,7 +51,7 @@ func (d *dispatcher) start(c *choice, at residency.Place, actions []Action) []Ac
 	actions = append(d.appendChanges(actions, ""), Action{})
 	a := &actions[len(actions)-1]
 	a.Kind, a.Start, a.FalseMiss, a.Function, a.GPU = Run, at.Start, c.falseMiss, c.function, at.GPU
-	a.Expected, a.Reason = d.pool.Duration(c.function, at.Start), c.reason
+	a.Expected, a.Reason = d.pool.DurationOn(c.function, at.GPU, at.Start), c.reason
 	if d.prefetch && at.Start == residency.GPUWarm {
 		a.Expected += max(d.pool.Ready(instance)-d.now, 0)
 	}
@@ -67,7 +67,7 @@ func (d *dispatcher) dispatch(instance int32, room bool, actions []Action) []Act
 	a.Instance, a.ID, a.Arrived = d.pool.Instance(instance), m.id, m.at
 	d.queues.queues[f].inFlight++
 	r := d.runs.add(run{member: m, function: f, gpu: a.GPU, instance: instance, waitsForRoom: !room,
-		started: d.now, expectedEnd: d.now + a.Expected, warm: d.pool.Duration(f, residency.GPUWarm)})
+		started: d.now, expectedEnd: d.now + a.Expected, warm: d.warmOn(f, a.GPU)})
 	if !room || d.pool.IsStarting(instance) {
 		deadline := d.timeouts.arrivalDeadline(m.id)
 		r.expires, r.startingCounted = deadline.at, deadline.starting
@@ -94,7 +94,7 @@ func (d *dispatcher) join(f int32, actions []Action) []Action {
 		}
 		d.include(f)
 		actions = append(actions, Action{Kind: Run, Start: residency.GPUWarm, Function: f, GPU: d.pool.GPU(instance),
-			Expected: d.functions[f].Warm, Reason: Reason{Code: joinsInstance, Waiting: q.len, InFlight: q.inFlight}})
+			Expected: d.warmOn(f, d.pool.GPU(instance)), Reason: Reason{Code: joinsInstance, Waiting: q.len, InFlight: q.inFlight}})
 		d.pool.Join(instance)
 		actions = d.dispatch(instance, true, actions)
 	}
@@ -158,7 +158,7 @@ func (d *dispatcher) continueBatches(actions []Action) []Action {
 		}
 		first := b.remaining[0]
 		b.remaining = b.remaining[1:]
-		q, warm := &d.queues.queues[b.function], d.functions[b.function].Warm
+		q, warm := &d.queues.queues[b.function], d.warmOn(b.function, b.gpu)
 		actions = append(actions, Action{Kind: Run, Start: residency.GPUWarm, Function: b.function, GPU: b.gpu, Instance: d.pool.Instance(instance),
 			ID: first.id, Arrived: first.at, Expected: warm,
 			Reason: Reason{Code: nextInBatch, Waiting: int32(len(b.remaining)) + 1, InFlight: q.inFlight}})

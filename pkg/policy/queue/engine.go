@@ -167,6 +167,11 @@ func (e *engine) apply(events []Event, actions []Action) []Action {
 	case *Learned:
 		if e.known(ev.Function) {
 			f := e.functions[ev.Function]
+			if ev.Class != 0 {
+				e.classes = true
+				e.pool.SetDurations(ev.Function, ev.Class, ev.Spec.durations())
+				return e.setFunction(ev.Function, f, actions)
+			}
 			f.Warm, f.Cold, f.Load, f.MeasuredMem = ev.Spec.Warm, ev.Spec.Cold, ev.Spec.Load, ev.Spec.MeasuredMem
 			return e.setFunction(ev.Function, f, actions)
 		}
@@ -175,7 +180,7 @@ func (e *engine) apply(events []Event, actions []Action) []Action {
 			return e.functionRemoved(ev.Function, actions)
 		}
 	case *GPUSet:
-		e.setGPU(ev.GPU, ev.Slots, ev.Mem)
+		e.setGPU(ev)
 		return e.appendChanges(actions, "")
 	case *GPURemoved:
 		return e.gpuRemoved(ev.GPU, actions)

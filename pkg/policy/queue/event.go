@@ -72,10 +72,12 @@ type FunctionSet struct {
 // or are rejected. Its number may be reused after the action Forget.
 type FunctionRemoved struct{ Function int32 }
 
-// Learned updates a function's Warm, Cold, Load and Need from Spec.
+// Learned updates a function's Warm, Cold, Load and MeasuredMem from Spec. If Class is not 0, it only
+// sets Warm, Cold and Load for GPUs of that class, until FunctionSet has Renew set.
 type Learned struct {
 	Function int32
 	Spec     Function
+	Class    int32
 }
 
 // GPUSet adds or changes a GPU.
@@ -83,6 +85,7 @@ type GPUSet struct {
 	GPU   int32
 	Slots int   // invocations that it runs at once (D); policies with OneAtATime use 1
 	Mem   int64 // bytes; 0 means no limit
+	Class int32 // GPUs of a class run a function equally fast, see Learned
 }
 
 // GPURemoved closes a GPU to new invocations. Lost and Failed report the losses.

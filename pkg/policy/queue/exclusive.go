@@ -199,14 +199,14 @@ func (x *exclusive) bestOwned(f int32) (best residency.Place, found bool) {
 	if x.poolSize[f] == x.promised[f] {
 		return best, false
 	}
-	spec, pool := &x.engine.functions[f], x.engine.pool
+	pool := x.engine.pool
 	for i := range x.gpus {
 		g := &x.gpus[i]
 		if g.owner != f || g.promisedTo != none {
 			continue
 		}
 		at, ok := pool.Best(f, int32(i), residency.Any)
-		if duration, bestDuration := spec.expected(at.Start), spec.expected(best.Start); ok &&
+		if duration, bestDuration := pool.DurationOn(f, int32(i), at.Start), pool.DurationOn(f, best.GPU, best.Start); ok &&
 			(!found || duration < bestDuration || duration == bestDuration && g.inFlight < x.gpus[best.GPU].inFlight) {
 			best, found = at, true
 		}

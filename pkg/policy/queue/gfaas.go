@@ -319,8 +319,8 @@ const horizon = 30
 // loss of the instances that the start evicts, up to as much again (R24). It reports whether it
 // made a booking.
 func (o *gfaas) book(now time.Duration, f int32, at residency.Place, loss float64) bool {
-	c := &o.engine.functions[f]
-	extra := c.expected(at.Start) - c.Warm
+	warm := o.engine.warmOn(f, at.GPU)
+	extra := o.engine.pool.DurationOn(f, at.GPU, at.Start) - warm
 	if extra <= 0 {
 		return false
 	}
@@ -329,7 +329,11 @@ func (o *gfaas) book(now time.Duration, f int32, at residency.Place, loss float6
 		if !o.engine.open(gpu) {
 			return
 		}
-		if wait := o.wait(gpu, now); wait < soonest {
+		wait := o.wait(gpu, now)
+		if o.engine.classes {
+			wait += o.engine.warmOn(f, gpu) - warm
+		}
+		if wait < soonest {
 			best, soonest = gpu, wait
 		}
 	}
@@ -347,7 +351,7 @@ func (o *gfaas) book(now time.Duration, f int32, at residency.Place, loss float6
 	if best == none {
 		return false
 	}
-	o.add(best, f, c.Warm)
+	o.add(best, f, o.engine.warmOn(f, best))
 	o.touch(none, best)
 	return true
 }

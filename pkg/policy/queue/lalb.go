@@ -167,7 +167,7 @@ func (p *lalb) serve(now time.Duration, g int32, c *choice) bool {
 	w := &p.gpus[g]
 	for len(w.local) > 0 {
 		it := w.local[0]
-		p.remove(g, 0, p.engine.functions[it.function].Warm)
+		p.remove(g, 0, p.engine.warmOn(it.function, g))
 		if p.canRun(g, it.function) {
 			return p.run(c, g, &it, firstInGPUQueue)
 		}
@@ -266,7 +266,8 @@ func (p *lalb) updateCopy(g, model int32) {
 
 // balance sends the oldest invocation to the GPU where it ends first (Algorithm 2,
 // LocalityLoadBalance): GPU g, unless another idle GPU has its model, or a busy GPU with the
-// model will be free before the model could be loaded. It returns false if no GPU can take the
+// model will be free before the model could be loaded. With GPUs of several classes, it compares the
+// times at which the invocation would end. It returns false if no GPU can take the
 // invocation now.
 func (p *lalb) balance(now time.Duration, g int32, c *choice) bool {
 	it := p.global.pop(p.global.head)
@@ -282,9 +283,9 @@ func (p *lalb) balance(now time.Duration, g int32, c *choice) bool {
 	case idle != none:
 		return p.run(c, idle, it, modelCachedIdle)
 	case busy != none:
-		f, w := &p.engine.functions[it.function], &p.gpus[busy]
-		if wait := w.free() - now; wait < f.Load {
-			p.gpuQueues.push(busy, *it, f.Warm)
+		wait, warm := p.gpus[busy].free()-now, p.engine.warmOn(it.function, busy)
+		if wait+warm < p.afterLoad(it.function, g) {
+			p.gpuQueues.push(busy, *it, warm)
 			c.anywhere(it.function, modelCachedBusy, float64(wait)/1e6)
 			c.assigned, c.at, c.member = true, residency.Place{GPU: busy}, it.member
 			return true
@@ -299,6 +300,15 @@ func (p *lalb) balance(now time.Duration, g int32, c *choice) bool {
 		return p.run(c, at, it, modelNotCached)
 	}
 	return p.run(c, at, it, loadIsFaster)
+}
+
+// afterLoad returns the duration of an invocation on a GPU that first loads its model.
+func (p *lalb) afterLoad(f, g int32) time.Duration {
+	if !p.engine.classes {
+		spec := &p.engine.functions[f]
+		return spec.Load + spec.Warm
+	}
+	return p.engine.pool.DurationOn(f, g, residency.HostWarm)
 }
 
 // run chooses an invocation for an idle GPU. It returns true.

@@ -51,7 +51,7 @@ func (q *lalbQueue) drop(f int32, id int64) bool {
 	if n := q.global.find(q.models.of[f], id); n != none {
 		q.global.pop(n)
 	} else if g, i := q.find(id); g != none {
-		q.remove(g, i, q.engine.functions[f].Warm)
+		q.remove(g, i, q.engine.warmOn(f, g))
 		q.copies.updateBusyKeys(g)
 	} else if i := slices.IndexFunc(q.unplaceable, func(it request) bool { return it.id == id }); i >= 0 {
 		q.unplaceable = slices.Delete(q.unplaceable, i, i+1)
@@ -97,7 +97,7 @@ func (q *lalbQueue) updateBacklogs() {
 		w := &q.gpus[g]
 		w.backlog = 0
 		for i := range w.local {
-			w.backlog += q.engine.functions[w.local[i].function].Warm
+			w.backlog += q.engine.warmOn(w.local[i].function, g)
 		}
 		q.copies.updateBusyKeys(g)
 	}

@@ -13,10 +13,19 @@ type view struct {
 	config    Config
 	now       time.Duration
 	functions []Function
+	classes   bool // durations may depend on the GPU
 	queues    *waiting
 	slots     []int     // by GPU: concurrent invocations; 0 if the GPU is closed
 	pool      instances // nil until the order has adapted the pool's configuration
 	evict     evictor   // used by orders that give whole GPUs to functions
+}
+
+// warmOn returns the expected duration of a gpu-warm invocation on a GPU.
+func (v *view) warmOn(f, gpu int32) time.Duration {
+	if !v.classes {
+		return v.functions[f].Warm
+	}
+	return v.pool.DurationOn(f, gpu, residency.GPUWarm)
 }
 
 // open reports whether a GPU accepts invocations.
@@ -38,6 +47,7 @@ type instances interface {
 	PlaceOn(function, gpu int32) residency.Place
 	Expected(function int32) time.Duration
 	Blocked(function, waiting int32) bool
+	DurationOn(function, gpu int32, start residency.Start) time.Duration
 	Capped(function int32) bool
 	TenantAllows(function int32) bool
 	MightFit(function int32, most int64) bool

@@ -127,7 +127,7 @@ func (p *plans) measured(r *run, executed time.Duration) {
 // add adds a planned instance. each is Adopted.Warm.
 func (p *plans) add(f, instance int32, each time.Duration, batch int32) {
 	if each == 0 {
-		each = p.view.functions[f].Warm
+		each = p.view.warmOn(f, p.pool.GPU(instance))
 	}
 	p.byFunction, p.running = grown(p.byFunction, int(f)+1), grown(p.running, int(f)+1)
 	p.byFunction[f] = append(p.byFunction[f], plannedInstance{instance: instance, duration: min(max(each, 1), maxDuration), batch: min(batch, maxBatch)})

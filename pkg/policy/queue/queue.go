@@ -106,21 +106,14 @@ type Function struct {
 	Name string // for Snapshot
 }
 
-// expected returns the duration of an invocation for a kind of start (R5).
-func (f *Function) expected(start residency.Start) time.Duration {
-	switch start {
-	case residency.Cold:
-		return f.Cold
-	case residency.HostWarm:
-		return f.Warm + f.Load
-	}
-	return f.Warm
+// durations returns the duration of an invocation for each kind of start (R5).
+func (f *Function) durations() [3]time.Duration {
+	return [3]time.Duration{residency.Cold: f.Cold, residency.HostWarm: f.Warm + f.Load, residency.GPUWarm: f.Warm}
 }
 
 // resident returns the description of the function for residency.Pool.
 func (f *Function) resident() residency.Function {
 	return residency.Function{
-		Duration: [3]time.Duration{residency.Cold: f.Cold, residency.HostWarm: f.Warm + f.Load, residency.GPUWarm: f.Warm},
-		Mem:      f.Mem, MeasuredMem: f.MeasuredMem, Inflight: int(f.Inflight), Slice: f.Slice, Min: int(f.Min), Max: int(f.Max), Idle: f.Idle, Placed: f.Placed,
+		Duration: f.durations(), Mem: f.Mem, MeasuredMem: f.MeasuredMem, Inflight: int(f.Inflight), Slice: f.Slice, Min: int(f.Min), Max: int(f.Max), Idle: f.Idle, Placed: f.Placed,
 		Tenant: f.Tenant}
 }

@@ -85,6 +85,7 @@ func (r *registry) renew(f int32, instances bool) {
 		r.starts.reset(f)
 	}
 	if instances {
+		r.pool.ForgetDurations(f)
 		r.pool.Renew(f)
 	}
 }
@@ -130,6 +131,7 @@ func (r *registry) forgetRetired(actions []Action) []Action {
 		r.order.forget(f)
 		r.starts.failures[f], r.timeouts.starts[f], r.functions[f] = failures{}, startTime{}, Function{}
 		r.plans.forget(f)
+		r.pool.ForgetDurations(f)
 		actions = append(actions, Action{Kind: Forget, Function: f, GPU: none, Instance: residency.None,
 			Reason: Reason{Code: NoFunction}})
 		return true
@@ -137,23 +139,39 @@ func (r *registry) forgetRetired(actions []Action) []Action {
 	return actions
 }
 
-func (r *registry) setGPU(gpu int32, slots int, mem int64) {
-	if slots = max(slots, 1); OneAtATime(r.config.Policy) {
+func (r *registry) setGPU(ev *GPUSet) {
+	gpu, slots, mem := ev.GPU, max(ev.Slots, 1), ev.Mem
+	if OneAtATime(r.config.Policy) {
 		slots = 1
 	}
 	r.recheck = true
 	if r.open(gpu) && r.slots[gpu] == slots {
 		r.pool.SetMem(gpu, mem)
+		r.setClass(gpu, ev.Class)
 		return
 	}
 	r.slots = grown(r.slots, int(gpu)+1)
 	r.totalSlots += slots - r.slots[gpu]
 	r.slots[gpu] = slots
 	r.pool.SetGPU(gpu, slots, mem)
+	r.setClass(gpu, ev.Class)
 	if r.adaptive != nil {
 		r.adaptive.set(gpu, r.slots[gpu])
 	}
 	r.growOrder()
+}
+
+// setClass sets the class of a GPU. The durations of its waiting invocations may change.
+func (r *registry) setClass(gpu, class int32) {
+	if r.pool.Class(gpu) == class {
+		return
+	}
+	r.pool.SetClass(gpu, class)
+	for f := range r.functions {
+		if r.classes && r.known(int32(f)) {
+			r.order.changed(int32(f))
+		}
+	}
 }
 
 func (r *registry) gpuRemoved(gpu int32, actions []Action) []Action {

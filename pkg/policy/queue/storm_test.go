@@ -529,6 +529,7 @@ func (d *driver) gpu(g int32) queue.Event {
 	}
 	delete(d.closed, g)
 	set := *d.gpus[g]
+	set.Class = g % 2 * int32(d.r.IntN(2))
 	return &set
 }
 
@@ -554,7 +555,7 @@ func (d *driver) drawEvent() []queue.Event {
 		if old := d.functions[f]; old != nil {
 			spec := *old
 			spec.Warm, spec.MeasuredMem = d.randomDuration(time.Second), int64(d.r.IntN(20))
-			return []queue.Event{&queue.Learned{Function: f, Spec: spec}}
+			return []queue.Event{&queue.Learned{Function: f, Spec: spec, Class: int32(d.r.IntN(2))}}
 		}
 	case 5, 6:
 		for _, id := range d.instanceIDs() {

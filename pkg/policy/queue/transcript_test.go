@@ -15,7 +15,7 @@ import (
 
 // TestTranscripts replays testdata/*.txt. `policy` selects the policy and the GPUs, `function`
 // adds a function with its costs (model=N gives it the model of function N, counted from 1),
-// `change` changes its costs at a time, and `arrive` adds invocations at a time. `play` runs all
+// `class` sets its costs on the GPUs of a class, `change` changes its costs at a time, and `arrive` adds invocations at a time. `play` runs all
 // invocations to their end and prints the policy's actions, indented.
 func TestTranscripts(t *testing.T) {
 	transcript.Test(t, "testdata/*.txt", replay)
@@ -26,8 +26,10 @@ type script struct {
 	config    Config
 	gpus      int
 	gpu       GPUSet
+	classes   int // GPU g has the class 1 + g mod classes
 	functions []Function
 	names     []string
+	learned   []Event // durations by class
 	events    []timed
 	ids       int64
 }
@@ -50,7 +52,7 @@ func (s *script) line(words []string) (decisions []string, err error) {
 	case "policy":
 		*s = script{config: Config{Policy: words[1], Pool: residency.Unlimited, Options: Defaults()}, gpus: 1, gpu: GPUSet{Slots: 1}}
 		return nil, s.settings(words[2:], map[string]func(int64){
-			"gpus": func(v int64) { s.gpus = int(v) }, "concurrency": func(v int64) { s.gpu.Slots = int(v) },
+			"gpus": func(v int64) { s.gpus = int(v) }, "classes": func(v int64) { s.classes = int(v) }, "concurrency": func(v int64) { s.gpu.Slots = int(v) },
 			"pool": func(v int64) { s.config.Pool = int(v) }, "mem": func(v int64) { s.gpu.Mem = v },
 			"t": func(v int64) { s.config.T = time.Duration(v) }, "limit": func(v int64) { s.config.Limit = int(v) },
 			"prefetch": func(v int64) { s.config.Prefetch = v > 0 }, "swap": func(v int64) { s.config.Swap = v > 0 },
@@ -62,6 +64,16 @@ func (s *script) line(words []string) (decisions []string, err error) {
 	case "function":
 		f, err := s.function(Function{Weight: 1, Cold: -1}, words[2:])
 		s.names, s.functions = append(s.names, words[1]), append(s.functions, f)
+		return nil, err
+	case "class":
+		class, err := strconv.Atoi(words[1])
+		if err != nil {
+			return nil, err
+		}
+		n := slices.Index(s.names, words[2])
+		f, err := s.function(s.functions[n], words[3:])
+		f.Cold = f.Warm + f.Load
+		s.learned = append(s.learned, &Learned{Function: int32(n), Spec: f, Class: int32(class)})
 		return nil, err
 	case "change":
 		at, err := time.ParseDuration(words[1])
@@ -82,7 +94,7 @@ func (s *script) line(words []string) (decisions []string, err error) {
 	case "play":
 		return s.play()
 	}
-	return nil, fmt.Errorf("expected policy, function, change, arrive or play")
+	return nil, fmt.Errorf("expected policy, function, class, change, arrive or play")
 }
 
 // function returns f with the given KEY=VALUE words applied.
@@ -126,12 +138,16 @@ func (s *script) play() (decisions []string, err error) {
 	}
 	var setUp []Event
 	for g := range s.gpus {
-		setUp = append(setUp, &GPUSet{GPU: int32(g), Slots: s.gpu.Slots, Mem: s.gpu.Mem})
+		set := &GPUSet{GPU: int32(g), Slots: s.gpu.Slots, Mem: s.gpu.Mem}
+		if s.classes > 0 {
+			set.Class = int32(1 + g%s.classes)
+		}
+		setUp = append(setUp, set)
 	}
 	for i := range s.functions {
 		setUp = append(setUp, &FunctionSet{Function: int32(i), Spec: s.functions[i]})
 	}
-	p.Step(0, setUp, nil)
+	p.Step(0, append(setUp, s.learned...), nil)
 	for starts := int64(0); len(s.events) > 0; {
 		slices.SortStableFunc(s.events, func(a, b timed) int {
 			if a.at != b.at {
@@ -164,13 +180,23 @@ func (s *script) play() (decisions []string, err error) {
 				decisions = append(decisions, fmt.Sprintf("%v %s", now, s.describe(&a)))
 				if a.Kind == Run {
 					s.events = append(s.events, timed{now + a.Expected, a.GPU, starts, &Completed{Execution{Function: a.Function,
-						Instance: a.Instance, ID: a.ID, Executed: min(a.Expected, s.functions[a.Function].Warm)}}})
+						Instance: a.Instance, ID: a.ID, Executed: min(a.Expected, s.warm(a.Function, a.GPU))}}})
 					starts++
 				}
 			}
 		}
 	}
 	return decisions, nil
+}
+
+// warm returns the duration of a gpu-warm invocation on a GPU.
+func (s *script) warm(f, gpu int32) time.Duration {
+	for _, ev := range s.learned {
+		if l := ev.(*Learned); l.Function == f && s.classes > 0 && l.Class == 1+gpu%int32(s.classes) {
+			return l.Spec.Warm
+		}
+	}
+	return s.functions[f].Warm
 }
 
 func (s *script) describe(a *Action) string {

@@ -50,7 +50,6 @@ func (e eviction) leastWorth(l list, of linkOf, remove bool) (least int32, worth
 // worth returns the cost of doing without an idle instance, or without its memory on the GPU. The
 // GPUs with idle instances of a function share the cost.
 func (e eviction) worth(it *instance, remove bool) float64 {
-	f := &e.hot[it.function]
 	lower, from := HostWarm, GPUWarm
 	if remove {
 		lower = Cold
@@ -58,8 +57,9 @@ func (e eviction) worth(it *instance, remove bool) float64 {
 	if !it.resident {
 		from = HostWarm
 	}
-	warm, host := e.rows.count(f)
-	return e.config.Worth(it.function, max(f.duration[lower]-f.duration[from], 0)) / float64(max(warm+host, 1))
+	warm, host := e.rows.count(&e.hot[it.function])
+	extra := max(e.DurationOn(it.function, it.gpu, lower)-e.DurationOn(it.function, it.gpu, from), 0)
+	return e.config.Worth(it.function, extra) / float64(max(warm+host, 1))
 }
 
 // loss returns the approximate cost of making room for a function on a GPU: that of the first

@@ -90,11 +90,6 @@ func (f *functions) neededForMin(function int32) bool {
 	return least > 0 && int(n.instances) <= least && !n.retired
 }
 
-// Duration returns the expected duration of an invocation with that kind of start.
-func (f *functions) Duration(function int32, start Start) time.Duration {
-	return f.hot[function].duration[start]
-}
-
 // MightFit reports whether an invocation of the function might start now, given the result of
 // MaxFreeMem. It is cheap; true does not guarantee that there is a place, but false means that
 // there is none.

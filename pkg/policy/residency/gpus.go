@@ -17,6 +17,7 @@ type device struct {
 	slots     int32 // as configured by SetGPU
 	capacity  int32 // for running instances, in units
 	used      int32 // by running instances, in units
+	hardware  int32 // its class, see SetClass
 	limit     int64 // bytes of memory; 0 means no limit
 	occupied  int64 // bytes used by instances that the pool lists on another GPU
 	mem       usage

@@ -45,6 +45,9 @@ func (p *placement) Best(function, only, except int32) (best Place, found bool) 
 		}
 		return at, true
 	}
+	if p.byClass != nil {
+		return p.bestOfClasses(function, except)
+	}
 	for remaining := p.kinds(function); remaining != 0; {
 		of := remaining.shortest(f)
 		remaining &^= of
@@ -65,6 +68,9 @@ func (p *placement) Best(function, only, except int32) (best Place, found bool) 
 // the GPU, which is not used in the meantime. Of the GPUs with the shortest duration, it compares
 // the losses of the first MaxConsidered, in the order of the last two criteria.
 func (p *placement) Cheapest(function int32) (at Place, loss float64, ok bool) {
+	if p.byClass != nil {
+		return p.cheapestOfClasses(function)
+	}
 	f := &p.hot[function]
 	for remaining := p.kinds(function); remaining != 0 && !ok; {
 		of := remaining.shortest(f)
@@ -119,6 +125,9 @@ func (p *placement) Warm(function int32) iter.Seq[int32] {
 
 // Expected returns the shortest duration of an invocation on any GPU, busy or not.
 func (p *placement) Expected(function int32) time.Duration {
+	if p.byClass != nil {
+		return p.expectedOfClasses(function)
+	}
 	of := p.possibleKinds(function)
 	if of == 0 {
 		return 0

@@ -354,9 +354,9 @@ func (a *Attempt) learn(executed time.Duration) {
 		return
 	}
 	if a.found == residency.HostWarm {
-		f.costs.load.add(max(executed-f.spec.Warm, 0))
+		f.measured(a.d.classOf(a.on.gpu), loading, max(executed-f.warmOn(a.on.gpu), 0))
 	} else {
-		f.costs.warm.add(executed)
+		f.measured(a.d.classOf(a.on.gpu), running, executed)
 	}
 	f.relearn()
 }

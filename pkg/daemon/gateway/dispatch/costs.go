@@ -11,11 +11,21 @@ import (
 
 // costs holds the measured costs of a function's calls.
 type costs struct {
-	warm, start, load mean // durations of a warm call, of a start, and of loading memory from the host
+	durations
 
 	mem      int64 // the most bytes that an instance used on its GPU
 	measured bool  // mem comes from an instance that has run a call
 }
+
+// durations holds the measured durations of a function's calls.
+type durations struct {
+	warm, start, load mean // of a warm call, of a start, and of loading memory from the host
+}
+
+// Kinds of durations.
+func running(d *durations) *mean  { return &d.warm }
+func starting(d *durations) *mean { return &d.start }
+func loading(d *durations) *mean  { return &d.load }
 
 // mean is a moving average of durations, dominated by about the last `few` values.
 type mean struct {
@@ -76,13 +86,13 @@ func (f *Function) newSpec() queue.Function {
 		s.Mem = max(s.Mem, int64(gpu.FromMiB(known.MemMiB)))
 	}
 	s.MeasuredMem = d.memory.required(f, s.Mem)
-	s.Warm, s.Cold, s.Load = f.expect()
+	s.Warm, s.Cold, s.Load = f.expect(nil)
 	return s
 }
 
-// expect returns the expected duration of a warm call and of a cold call, and the time to
-// load parked memory. Locked.
-func (f *Function) expect() (warm, cold, load time.Duration) {
+// expect returns the expected duration of a warm call and of a cold call, and the time to load parked
+// memory. Unless it is nil, those measured on GPUs of a class take precedence. Locked.
+func (f *Function) expect(class *durations) (warm, cold, load time.Duration) {
 	warm, load = usualWarm, usualLoad
 	start := usualStart
 	settings := &f.d.settings
@@ -92,14 +102,19 @@ func (f *Function) expect() (warm, cold, load time.Duration) {
 		}
 		warm, start, load = known.Warm, max(known.Cold-known.Warm, 0), known.Load
 	}
-	if f.costs.warm.n > 0 {
-		warm = f.costs.warm.value
-	}
-	if f.costs.start.n > 0 {
-		start = f.costs.start.value
-	}
-	if f.costs.load.n > 0 {
-		load = f.costs.load.value
+	for _, d := range []*durations{&f.costs.durations, class} {
+		if d == nil {
+			continue
+		}
+		if d.warm.n > 0 {
+			warm = d.warm.value
+		}
+		if d.start.n > 0 {
+			start = d.start.value
+		}
+		if d.load.n > 0 {
+			load = d.load.value
+		}
 	}
 	return warm, warm + max(start, load), load
 }
@@ -107,7 +122,8 @@ func (f *Function) expect() (warm, cold, load time.Duration) {
 // relearn sends the function's costs to the policy if a duration differs by more than a
 // tenth from the last one sent, or if the memory has changed. Locked.
 func (f *Function) relearn() {
-	warm, cold, load := f.expect()
+	f.relearnClasses()
+	warm, cold, load := f.expect(nil)
 	l := &f.d.memory
 	grown := slices.ContainsFunc(l.gpus, func(m gpuMemory) bool { return m.changed(l.required(f, f.spec.Mem), f.spec.MeasuredMem) })
 	if !grown && near(warm, f.spec.Warm) && near(cold, f.spec.Cold) && near(load, f.spec.Load) {

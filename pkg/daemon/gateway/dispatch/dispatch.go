@@ -140,6 +140,7 @@ type Dispatcher struct {
 	settings    Settings
 	numbers     queue.Numbers // numbers of functions
 	tenants     queue.Numbers
+	gpuModels   []string // see classes
 	functions   map[int32]*Function
 	attempts    map[int64]*Attempt // queued and running attempts, without probes
 	instances   map[residency.ID]*Instance
@@ -170,6 +171,7 @@ func New(life context.Context, cfg Config, settings Settings) (*Dispatcher, erro
 	if d.placer, d.placesScaled, err = newPlacer(&cfg); err != nil {
 		return nil, err
 	}
+	d.gpuModels = d.classes()
 	d.memory = newLedger(d)
 	d.loadLearned()
 	d.names.Store(&map[string]*Function{})
@@ -195,7 +197,7 @@ func (d *Dispatcher) Begin(shell Shell) {
 	defer d.mu.Unlock()
 	d.shell = shell
 	for i, gpu := range d.cfg.GPUs {
-		d.policy.step(&queue.GPUSet{GPU: int32(i), Slots: d.cfg.Concurrency, Mem: gpu.Mem})
+		d.policy.step(&queue.GPUSet{GPU: int32(i), Slots: d.cfg.Concurrency, Mem: gpu.Mem, Class: d.classOf(int32(i))})
 	}
 }
 
@@ -323,6 +325,7 @@ func (d *Dispatcher) set(fn function.Function, model int32) *Function {
 	if added || renew || spec != f.spec {
 		f.spec, f.removed = spec, false
 		d.policy.step(functionSet(f, spec, renew))
+		f.relearnClasses()
 	}
 	return f
 }

@@ -79,7 +79,7 @@ func TestLearnsStart(t *testing.T) {
 		d := newDispatcher(t, fakeShell{}, nil)
 		run(t, d, 0)
 		f := d.Function("f")
-		f.costs = costs{warm: mean{f.spec.Warm, few}, start: mean{time.Hour, few}}
+		f.costs = costs{durations: durations{warm: mean{f.spec.Warm, few}, start: mean{time.Hour, few}}}
 		run(t, d, f.spec.Warm)
 		if f.spec.Cold < time.Hour {
 			t.Errorf("learned duration of a start: got %v, want an hour", f.spec.Cold-f.spec.Warm)

@@ -66,12 +66,13 @@ type version struct {
 
 	contract string // of its latest instance; empty before the first instance is ready
 	costs    costs
-	fails    int     // failed starts in a row
-	failure  error   // error of the latest failed start
-	restarts Backoff // for instances that exited on their own
-	early    Backoff // for instances that scale.min keeps and that exit soon after their start
-	delayed  int     // instances that exited too soon and are not replaced yet
-	maxMin   int     // while delayed > 0: the highest scale.min to send to the policy
+	byClass  map[int32]*classCosts // by class of GPU; empty if all GPUs have the same model
+	fails    int                   // failed starts in a row
+	failure  error                 // error of the latest failed start
+	restarts Backoff               // for instances that exited on their own
+	early    Backoff               // for instances that scale.min keeps and that exit soon after their start
+	delayed  int                   // instances that exited too soon and are not replaced yet
+	maxMin   int                   // while delayed > 0: the highest scale.min to send to the policy
 	scaling  *autoscaling
 	unit     scale.Instance // configuration of the instances that its autoscaler starts
 }
@@ -138,6 +139,7 @@ func isVersion(r *instance.Record, fn function.Function) bool {
 func (f *Function) respec() {
 	f.spec = f.newSpec()
 	f.d.policy.step(functionSet(f, f.spec, false))
+	f.relearnClasses()
 }
 
 // respecFor sends another spec to the policy for one step, and then the current one.

@@ -169,7 +169,7 @@ func (i *Instance) Started(r instance.Record) bool {
 	i.state, i.record, i.idleSince = instanceReady, &r, now
 	v := i.version
 	v.fails, v.failure, v.contract = 0, nil, r.Contract
-	v.costs.start.add(took)
+	v.measured(d.classOf(i.gpu), starting, took)
 	if len(i.attempts) == 0 {
 		d.policy.step(&queue.Ready{Instance: i.id, Function: i.function.number})
 		return true

@@ -27,16 +27,30 @@ type learned struct {
 
 const learnedVersion = 1
 
-// learnedCosts are the costs of a function: means, and of how many values they are.
+// learnedCosts are the costs of a function.
 type learnedCosts struct {
-	Definition string  `json:"definition"` // costKey of the function
-	WarmMS     float64 `json:"warm_ms"`
-	Calls      int     `json:"calls"`
-	StartMS    float64 `json:"start_ms"`
-	Starts     int     `json:"starts"`
-	LoadMS     float64 `json:"load_ms"`
-	Loads      int     `json:"loads"`
-	MemBytes   int64   `json:"mem_bytes"` // the most that an instance used; 0 if it is unknown
+	Definition string `json:"definition"` // costKey of the function
+	learnedDurations
+	MemBytes int64                       `json:"mem_bytes"` // the most that an instance used; 0 if it is unknown
+	ByModel  map[string]learnedDurations `json:"gpu_models,omitempty"`
+}
+
+// learnedDurations are means, and of how many values they are.
+type learnedDurations struct {
+	WarmMS  float64 `json:"warm_ms"`
+	Calls   int     `json:"calls"`
+	StartMS float64 `json:"start_ms"`
+	Starts  int     `json:"starts"`
+	LoadMS  float64 `json:"load_ms"`
+	Loads   int     `json:"loads"`
+}
+
+func (l *learnedDurations) means() durations {
+	return durations{warm: meanOf(l.WarmMS, l.Calls), start: meanOf(l.StartMS, l.Starts), load: meanOf(l.LoadMS, l.Loads)}
+}
+
+func (d *durations) learned() learnedDurations {
+	return learnedDurations{WarmMS: d.warm.ms(), Calls: d.warm.n, StartMS: d.start.ms(), Starts: d.start.n, LoadMS: d.load.ms(), Loads: d.load.n}
 }
 
 // costKey identifies what the costs of a function depend on: how its instances are started, and the
@@ -80,9 +94,11 @@ func (f *Function) recall() {
 	if !ok || known.Definition != f.d.costKey(f.definition) {
 		return
 	}
-	f.costs = costs{
-		warm: meanOf(known.WarmMS, known.Calls), start: meanOf(known.StartMS, known.Starts), load: meanOf(known.LoadMS, known.Loads),
-		mem: known.MemBytes, measured: known.MemBytes > 0,
+	f.costs = costs{durations: known.means(), mem: known.MemBytes, measured: known.MemBytes > 0}
+	for i, model := range f.d.gpuModels {
+		if on, measured := known.ByModel[model]; measured {
+			f.class(int32(i) + 1).durations = on.means()
+		}
 	}
 }
 
@@ -129,8 +145,13 @@ func (d *Dispatcher) learnedNow() learned {
 		if f.removed || c.warm.n+c.start.n+c.load.n == 0 && !c.measured {
 			continue
 		}
-		known := learnedCosts{Definition: d.costKey(f.definition), WarmMS: c.warm.ms(), Calls: c.warm.n,
-			StartMS: c.start.ms(), Starts: c.start.n, LoadMS: c.load.ms(), Loads: c.load.n}
+		known := learnedCosts{Definition: d.costKey(f.definition), learnedDurations: c.learned()}
+		for class, on := range f.byClass {
+			if known.ByModel == nil {
+				known.ByModel = map[string]learnedDurations{}
+			}
+			known.ByModel[d.gpuModels[class-1]] = on.learned()
+		}
 		if c.measured {
 			known.MemBytes = c.mem
 		}

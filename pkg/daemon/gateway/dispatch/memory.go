@@ -267,7 +267,7 @@ func (l *ledger) setCapacity(gpu int32) {
 		return
 	}
 	m.capacity = capacity
-	l.d.policy.step(&queue.GPUSet{GPU: gpu, Slots: l.d.cfg.Concurrency, Mem: capacity})
+	l.d.policy.step(&queue.GPUSet{GPU: gpu, Slots: l.d.cfg.Concurrency, Mem: capacity, Class: l.d.classOf(gpu)})
 }
 
 // setSize sends the policy the memory that an instance uses. weights are the bytes of

@@ -1,0 +1,82 @@
+package dispatch
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/policy/queue"
+)
+
+// classCosts holds the durations of a function's calls on GPUs of a class.
+type classCosts struct {
+	durations
+	sent queue.Function // the durations that the policy has; zero if it has none
+}
+
+// classes returns the models of the GPUs, sorted. A class of GPUs is 1 plus the index of its model. If
+// all GPUs have the same model, there are no classes.
+func (d *Dispatcher) classes() []string {
+	var models []string
+	for i := range d.cfg.GPUs {
+		models = append(models, d.cfg.GPUs[i].Model)
+	}
+	slices.Sort(models)
+	if models = slices.Compact(models); len(models) < 2 {
+		return nil
+	}
+	return models
+}
+
+// classOf returns the class of a GPU, or 0 if all GPUs have the same model.
+func (d *Dispatcher) classOf(gpu int32) int32 {
+	i, _ := slices.BinarySearch(d.gpuModels, d.cfg.GPUs[gpu].Model)
+	if i == len(d.gpuModels) {
+		return 0
+	}
+	return int32(i) + 1
+}
+
+// measured adds a measured duration on a GPU of a class. Locked.
+func (v *version) measured(class int32, kind func(*durations) *mean, took time.Duration) {
+	kind(&v.costs.durations).add(took)
+	if class > 0 {
+		kind(&v.class(class).durations).add(took)
+	}
+}
+
+// class returns the costs on GPUs of a class. Locked.
+func (v *version) class(class int32) *classCosts {
+	if v.byClass == nil {
+		v.byClass = map[int32]*classCosts{}
+	}
+	if v.byClass[class] == nil {
+		v.byClass[class] = &classCosts{}
+	}
+	return v.byClass[class]
+}
+
+// warmOn returns the expected duration of a warm call on a GPU, as the policy knows it. Locked.
+func (f *Function) warmOn(gpu int32) time.Duration {
+	if c := f.byClass[f.d.classOf(gpu)]; c != nil && c.sent.Warm > 0 {
+		return c.sent.Warm
+	}
+	return f.spec.Warm
+}
+
+// relearnClasses sends the function's durations on GPUs of each class to the policy, if one differs by
+// more than a tenth from the last one sent. Locked.
+func (f *Function) relearnClasses() {
+	_, known := f.d.settings.Costs[f.name]
+	fixed := known && f.d.settings.FixedCosts
+	for _, class := range slices.Sorted(maps.Keys(f.byClass)) {
+		c := f.byClass[class]
+		s := queue.Function{}
+		s.Warm, s.Cold, s.Load = f.expect(&c.durations)
+		if c.sent == (queue.Function{}) && fixed || near(s.Warm, c.sent.Warm) && near(s.Cold, c.sent.Cold) && near(s.Load, c.sent.Load) {
+			continue
+		}
+		c.sent = s
+		f.d.policy.step(&queue.Learned{Function: f.number, Spec: s, Class: class})
+	}
+}

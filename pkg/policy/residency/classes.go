@@ -1,0 +1,99 @@
+package residency
+
+import (
+	"maps"
+	"math"
+	"time"
+)
+
+// durationKey selects the durations of a function on GPUs of a class.
+type durationKey struct{ function, class int32 }
+
+// SetClass sets the class of a GPU. GPUs of one class, for example of the same product, run a function
+// equally fast.
+func (l *ledger) SetClass(gpu, class int32) { l.gpus[gpu].hardware = class }
+
+// Class returns the class of a GPU.
+func (l *ledger) Class(gpu int32) int32 { return l.gpus[gpu].hardware }
+
+// SetDurations sets the expected durations of a function's invocations on GPUs of a class, by Start.
+// On other GPUs, Function.Duration holds.
+func (l *ledger) SetDurations(function, class int32, durations [3]time.Duration) {
+	if l.byClass == nil {
+		l.byClass = map[durationKey][3]time.Duration{}
+	}
+	l.byClass[durationKey{function, class}] = durations
+}
+
+// ForgetDurations removes the durations that SetDurations set for a function.
+func (l *ledger) ForgetDurations(function int32) {
+	maps.DeleteFunc(l.byClass, func(k durationKey, _ [3]time.Duration) bool { return k.function == function })
+}
+
+// DurationOn returns the expected duration of an invocation on a GPU with that kind of start.
+func (l *ledger) DurationOn(function, gpu int32, start Start) time.Duration {
+	if l.byClass != nil {
+		if durations, known := l.byClass[durationKey{function, l.gpus[gpu].hardware}]; known {
+			return durations[start]
+		}
+	}
+	return l.hot[function].duration[start]
+}
+
+// bestOfClasses implements Best on any GPU if durations depend on the GPU.
+func (p *placement) bestOfClasses(function, except int32) (best Place, found bool) {
+	shortest := time.Duration(0)
+	best.Index = none
+	s := p.search(&p.hot[function], p.kinds(function))
+	for at, ok := s.next(); ok; at, ok = s.next() {
+		if d := p.DurationOn(function, at.GPU, at.Start); at.GPU != except && (!found || d < shortest) {
+			best, shortest, found = at, d, true
+		}
+	}
+	if found {
+		best.Index = p.rows.on(&p.hot[function], best.GPU)
+	}
+	return best, found
+}
+
+// cheapestOfClasses implements Cheapest if durations depend on the GPU.
+func (p *placement) cheapestOfClasses(function int32) (best Place, loss float64, found bool) {
+	best, found = p.bestOfClasses(function, Any)
+	if !found {
+		return best, 0, false
+	}
+	shortest := p.DurationOn(function, best.GPU, best.Start)
+	loss, considered := math.Inf(1), 0
+	s := p.search(&p.hot[function], p.kinds(function))
+	for at, ok := s.next(); ok && considered < MaxConsidered; at, ok = s.next() {
+		if p.DurationOn(function, at.GPU, at.Start) != shortest {
+			continue
+		}
+		considered++
+		l := 0.0
+		if at.Start != GPUWarm {
+			l = p.evict.loss(at.GPU, function, at.Start == Cold)
+		} else {
+			l = p.evict.othersWorth(at.GPU, function, loss)
+		}
+		if l < loss {
+			best, loss = at, l
+		}
+	}
+	best.Index = p.rows.on(&p.hot[function], best.GPU)
+	return best, loss, true
+}
+
+// expectedOfClasses implements Expected if durations depend on the GPU.
+func (p *placement) expectedOfClasses(function int32) (shortest time.Duration) {
+	shortest = never
+	for gpu := range p.gpus {
+		if p.gpus[gpu].open {
+			shortest = min(shortest, p.DurationOn(function, int32(gpu), p.PlaceOn(function, int32(gpu)).Start))
+		}
+	}
+	if shortest == never {
+		return 0
+	}
+	return shortest
+}
