@@ -32,10 +32,16 @@ func (l *ledger) ForgetDurations(function int32) {
 
 // DurationOn returns the expected duration of an invocation on a GPU with that kind of start.
 func (l *ledger) DurationOn(function, gpu int32, start Start) time.Duration {
-	if l.byClass != nil {
-		if durations, known := l.byClass[durationKey{function, l.gpus[gpu].hardware}]; known {
-			return durations[start]
-		}
+	if l.byClass == nil {
+		return l.hot[function].duration[start]
+	}
+	return l.durationOfClass(function, l.gpus[gpu].hardware, start)
+}
+
+// durationOfClass returns the expected duration of an invocation on GPUs of a class.
+func (l *ledger) durationOfClass(function, class int32, start Start) time.Duration {
+	if durations, known := l.byClass[durationKey{function, class}]; known {
+		return durations[start]
 	}
 	return l.hot[function].duration[start]
 }

@@ -16,16 +16,16 @@ type ledger struct {
 	devices
 	instanceTable
 	rows            rows
-	tenants         *tenants                         // nil without limits for tenants
-	byClass         map[durationKey][3]time.Duration // nil if no durations depend on the GPU
-	mayHaveObsolete bool                             // a GPU or a function was removed or changed its memory, so instances may be obsolete
-	sizesVary       bool                             // instances may count for other bytes than Function.Mem
-	slicesVary      bool                             // instances may have other slices than Function.Slice
+	mayHaveObsolete bool // a GPU or a function was removed or changed its memory, so instances may be obsolete
+	sizesVary       bool // instances may count for other bytes than Function.Mem
+	slicesVary      bool // instances may have other slices than Function.Slice
 	finishes        int64
 	expires         bool          // some function has an Idle time
 	expiry          time.Duration // no idle instance expires before
 	changes         []Change
-	reported        []Change // the last result of Changes
+	reported        []Change                         // the last result of Changes
+	tenants         *tenants                         // nil without limits for tenants
+	byClass         map[durationKey][3]time.Duration // nil if no durations depend on the GPU
 }
 
 // share is what an instance adds to the totals of its GPU and its function.
