@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -131,4 +132,20 @@ func TestFalseMisses(t *testing.T) {
 		t.Errorf("got %d false misses, memory on %d GPUs, %d cold starts; want 1, 2, 2", *f.FalseMisses, *f.LoadedGPUs, *f.ColdStarts)
 	}
 	w.awaitNoCalls()
+}
+
+// TestTenantLimitStopsIdleInstances checks that a start within a tenant's limit on processes stops the
+// tenant's least recently used idle instance, and no instance of another tenant.
+func TestTenantLimitStopsIdleInstances(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.Policy.Limits.Processes = 2 })
+	w.apply(fn("a"), fn("b"), fn("c"), fn("other", func(f *function.Function) { f.Tenant = "other" }))
+	for _, name := range []string{"other", "a", "b", "c", "b"} {
+		if got := w.do("POST", "/function/"+name, "x"); got.status != 200 {
+			t.Fatalf("call of %s: got status %d, want 200", name, got.status)
+		}
+	}
+	w.until("the instance of a has stopped", func() bool { return len(w.startedIDs()) == 3 })
+	if got := fmt.Sprint(w.startedIDs()); got != "[b.3 c.4 other.1]" {
+		t.Errorf("instances: got %s, want those of b, c and other", got)
+	}
 }

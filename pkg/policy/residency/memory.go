@@ -299,12 +299,15 @@ func (m *memory) BumpStarts(function int32) {
 // serveQueue serves the queue of a GPU whose memory has changed. With limits for tenants, instances
 // in the queues of other GPUs may have room now as well.
 func (m *memory) serveQueue(gpu int32) {
-	m.touch(none, gpu)
 	m.serveQueueOf(gpu)
+	if m.tenants != nil {
+		m.serveQueuesExcept(gpu)
+	}
+}
+
+// serveQueuesExcept serves the queues of all other GPUs.
+func (m *memory) serveQueuesExcept(gpu int32) {
 	for g := range m.gpus {
-		if m.tenants == nil {
-			break
-		}
 		if int32(g) != gpu && len(m.gpus[g].queue) > 0 {
 			m.serveQueueOf(int32(g))
 		}
@@ -314,6 +317,7 @@ func (m *memory) serveQueue(gpu int32) {
 // serveQueueOf reports ToBegin for the queued instances of a GPU that have room now, in order. If there
 // is no more instance to evict for the queue, it bumps the newest queued instances.
 func (m *memory) serveQueueOf(gpu int32) {
+	m.touch(none, gpu)
 	d := &m.gpus[gpu]
 	for !m.makeRoom(gpu, 0) && len(d.queue) > 0 {
 		last := d.queue[len(d.queue)-1]

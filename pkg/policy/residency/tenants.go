@@ -129,11 +129,13 @@ func (p *placement) TenantAllows(function int32) bool {
 // WaitsForTenant reports whether a GPU has room for an invocation of the function that the limits of
 // its tenant forbid.
 func (p *placement) WaitsForTenant(function int32) bool {
+	return p.tenants != nil && p.tenantForbids(function)
+}
+
+// tenantForbids implements WaitsForTenant if there are limits.
+func (p *placement) tenantForbids(function int32) bool {
 	f := &p.hot[function]
 	for gpu := range p.gpus {
-		if p.tenants == nil {
-			break
-		}
 		if p.room(int32(gpu), f) && !p.tenantRoom(int32(gpu), f) {
 			return true
 		}
@@ -159,11 +161,12 @@ func (l *ledger) tenantFitsMem(function int32, mem int64) bool {
 // waitsForTenant reports whether an instance has to wait until others of its tenant have stopped, or
 // their memory has moved to the host. mem are bytes that the totals do not include yet.
 func (l *ledger) waitsForTenant(function int32, mem int64) bool {
-	t := l.tenants
-	if t == nil {
-		return false
-	}
-	h := l.holdings(function)
+	return l.tenants != nil && l.tenantLeaves(function, mem)
+}
+
+// tenantLeaves implements waitsForTenant if there are limits.
+func (l *ledger) tenantLeaves(function int32, mem int64) bool {
+	t, h := l.tenants, l.holdings(function)
 	return t.Instances > 0 && h.stopping > 0 && int(h.instances) > t.Instances ||
 		t.Mem > 0 && h.leaving > 0 && h.mem+mem > t.Mem
 }
