@@ -267,7 +267,7 @@ func (p *lalb) updateCopy(g, model int32) {
 // balance sends the oldest invocation to the GPU where it ends first (Algorithm 2,
 // LocalityLoadBalance): GPU g, unless another idle GPU has its model, or a busy GPU with the
 // model will be free before the model could be loaded. With GPUs of several classes, it compares the
-// times at which the invocation would end. It returns false if no GPU can take the
+// times at which the invocation would end, and GPU g may yield to a faster idle one. It returns false if no GPU can take the
 // invocation now.
 func (p *lalb) balance(now time.Duration, g int32, c *choice) bool {
 	it := p.global.pop(p.global.head)
@@ -284,14 +284,14 @@ func (p *lalb) balance(now time.Duration, g int32, c *choice) bool {
 		return p.run(c, idle, it, modelCachedIdle)
 	case busy != none:
 		wait, warm := p.gpus[busy].free()-now, p.engine.warmOn(it.function, busy)
-		if wait+warm < p.afterLoad(it.function, g) {
+		if wait+warm < p.afterLoad(it.function, p.fastestFor(g, it.function)) {
 			p.gpuQueues.push(busy, *it, warm)
 			c.anywhere(it.function, modelCachedBusy, float64(wait)/1e6)
 			c.assigned, c.at, c.member = true, residency.Place{GPU: busy}, it.member
 			return true
 		}
 	}
-	at := p.idleGPUFor(g, it.function)
+	at := p.idleGPUFor(p.fastestFor(g, it.function), it.function)
 	if at == none {
 		p.unplaceable = append(p.unplaceable, *it)
 		return false
@@ -300,6 +300,27 @@ func (p *lalb) balance(now time.Duration, g int32, c *choice) bool {
 		return p.run(c, at, it, modelNotCached)
 	}
 	return p.run(c, at, it, loadIsFaster)
+}
+
+// fastestFor returns GPU g or, with GPUs of several classes, the idle GPU on which an invocation of the
+// function that first loads its model ends first.
+func (p *lalb) fastestFor(g, f int32) int32 {
+	if !p.engine.classes {
+		return g
+	}
+	return p.fastestIdle(g, f)
+}
+
+// fastestIdle implements fastestFor if there are several classes.
+func (p *lalb) fastestIdle(g, f int32) int32 {
+	best, runs := g, p.canRun(g, f)
+	p.idle.find(func(other int32) bool {
+		if p.canRun(other, f) && (!runs || p.afterLoad(f, other) < p.afterLoad(f, best)) {
+			best, runs = other, true
+		}
+		return false
+	})
+	return best
 }
 
 // afterLoad returns the duration of an invocation on a GPU that first loads its model.
