@@ -116,6 +116,9 @@ func (f *Function) expect(class *durations) (warm, cold, load time.Duration) {
 			load = d.load.value
 		}
 	}
+	if queue.OneAtATime(f.d.cfg.Policy.Policy) { // instances keep no memory on the host, so each load is a start (R18)
+		load = start
+	}
 	return warm, warm + max(start, load), load
 }
 

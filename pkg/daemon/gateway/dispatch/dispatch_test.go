@@ -16,6 +16,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/policy/residency"
 	"github.com/gfaas/gfaas/pkg/profile"
+	"github.com/gfaas/gfaas/pkg/trace"
 )
 
 // fakeShell is a Shell whose instances are ready at once.
@@ -226,5 +227,25 @@ func TestBackoff(t *testing.T) {
 	}
 	if first := f.Next(steady); first != firstRestart || g.Next(-time.Hour) != firstRestart || f.Next(0) != 2*firstRestart {
 		t.Errorf("pause after a steady run: got %v, want %v, also after a negative run, then %v", first, firstRestart, 2*firstRestart)
+	}
+}
+
+// TestMissIsStart checks that under policies whose instances keep no memory on the host, the policy expects
+// that a miss takes as long as a start.
+func TestMissIsStart(t *testing.T) {
+	for policy, start := range map[string]bool{"lb": true, "lalb": true, "lalb-o3": true, "gfaas": false, "mqfq-sticky": false} {
+		d := newDispatcher(t, fakeShell{}, func(c *Config, s *Settings) {
+			c.Policy.Policy, c.GPUs = policy, []GPU{{Name: "0"}}
+			s.Costs = map[string]trace.Function{"f": {Name: "f", Warm: time.Second, Cold: 9 * time.Second, Load: 2 * time.Second}}
+		})
+		d.Apply([]function.Function{{Name: "f", Tenant: "default", GPUs: 1, Weight: 1, Inflight: 1, Scale: function.DefaultScale}})
+		want := 2 * time.Second
+		if start {
+			want = 8 * time.Second
+		}
+		if got := d.Function("f").Info().Spec.Load; got != want {
+			t.Errorf("%s: got a load of %v, want %v", policy, got, want)
+		}
+		d.Close()
 	}
 }
