@@ -155,7 +155,13 @@ type Event struct {
 	Batch         int32          `json:"batch,omitempty"`   // for an instance of a plan: the plan's batch, if above 1
 	Spec          *Spec          `json:"spec,omitempty"`
 	GPUProperties *GPUProperties `json:"machine,omitempty"`
+	RPS           float64        `json:"rps,omitempty"`       // for Load
+	Instances     *int           `json:"instances,omitempty"` // for Load: the number that the scaler wants
 }
+
+// Load is the kind of event that states the load of a function in the past second, and the number
+// of instances that its scaler then wants. It is not an input of the policy: Replay skips it.
+const Load = "load"
 
 // Spec holds a function's properties for a policy.
 type Spec struct {

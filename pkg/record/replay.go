@@ -131,6 +131,8 @@ func Replay(r *Reader, policy queue.Policy) error {
 			return nil // the last step may be incomplete
 		case err != nil:
 			return err
+		case event != nil && event.Event == Load:
+			continue
 		case event != nil && event.Step != p.step:
 			if err := p.closeStep(); err != nil {
 				return err

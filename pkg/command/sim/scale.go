@@ -50,8 +50,9 @@ func newScale(env *cli.Env) *cobra.Command {
 		Short: "Try an autoscaler on a series of request rates",
 		Long: `Run an autoscaler on the load of one function, a series of request rates in requests per
 second (CSV: second,rps). The results are the number of cold starts, the fraction of the
-requests that were beyond the capacity of the instances, and instance-seconds: the sum
-of the times for which instances were starting or running.
+requests that were beyond the capacity of the instances, and two sums over all
+instances: instance-seconds, the times for which they were starting or running, and GPU
+seconds, these times multiplied by SM share and quota (request).
 
 The scalers (--scaler):
 
@@ -264,13 +265,13 @@ func (o *scaleOptions) table(r scaling.Result) [][]string {
 	n := csvfile.Format
 	if o.env.Output == "csv" {
 		return [][]string{
-			{"scaler", "cold_starts", "slo_violation_ratio", "instance_seconds", "max_instances"},
-			{r.Scaler, strconv.Itoa(r.ColdStarts), n(r.SLOViolationRatio), n(r.InstanceSeconds), strconv.Itoa(r.MaxInstances)},
+			{"scaler", "cold_starts", "slo_violation_ratio", "instance_seconds", "max_instances", "gpu_seconds"},
+			{r.Scaler, strconv.Itoa(r.ColdStarts), n(r.SLOViolationRatio), n(r.InstanceSeconds), strconv.Itoa(r.MaxInstances), n(r.GPUSeconds)},
 		}
 	}
 	return [][]string{
-		{"SCALER", "COLD STARTS", "VIOLATIONS", "INSTANCE SECONDS", "MAX INSTANCES"},
+		{"SCALER", "COLD STARTS", "VIOLATIONS", "INSTANCE SECONDS", "MAX INSTANCES", "GPU SECONDS"},
 		{r.Scaler, strconv.Itoa(r.ColdStarts), number.Percent(r.SLOViolationRatio, 2),
-			n(r.InstanceSeconds), strconv.Itoa(r.MaxInstances)},
+			n(r.InstanceSeconds), strconv.Itoa(r.MaxInstances), number.Short(r.GPUSeconds)},
 	}
 }

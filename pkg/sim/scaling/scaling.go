@@ -6,6 +6,7 @@ package scaling
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -26,6 +27,7 @@ type Result struct {
 	SLOViolationRatio float64 `json:"slo_violation_ratio"`
 	InstanceSeconds   float64 `json:"instance_seconds"` // deployed time, including starts
 	MaxInstances      int     `json:"max_instances"`
+	GPUSeconds        float64 `json:"gpu_seconds"` // deployed time, weighted with the requested share of a GPU: SM share × quota
 }
 
 // Decision is one action of the scaler. Second is its time in whole seconds since the first load,
@@ -90,6 +92,7 @@ func Run(loads []float64, o Options) (Result, error) {
 		violations += r.violations(rps)
 		r.result.MaxInstances = max(r.result.MaxInstances, len(r.instances))
 		r.result.InstanceSeconds += float64(len(r.instances))
+		r.result.GPUSeconds += r.requested()
 		r.now += time.Second
 		r.reportReady()
 		if r.Progress != nil && second%progressInterval == progressInterval-1 {
@@ -110,7 +113,16 @@ func Run(loads []float64, o Options) (Result, error) {
 	if requested > 0 {
 		r.result.SLOViolationRatio = violations / requested
 	}
+	r.result.GPUSeconds = math.Round(r.result.GPUSeconds*1e9) / 1e9 // without the rounding errors of the sum
 	return r.result, nil
+}
+
+// requested returns the sum of the shares of a GPU that the deployed instances request.
+func (r *run) requested() (sum float64) {
+	for _, d := range r.instances {
+		sum += d.Request.SMPct / 100 * d.Request.Quota
+	}
+	return sum
 }
 
 // First returns the instances that a scaler starts for a first load.

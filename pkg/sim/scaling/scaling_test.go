@@ -51,7 +51,7 @@ func TestByHand(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Seconds 1 and 2, and half of second 3, lack 20 rps. Deployed: 1, 1, 3, 3, 3, 1.
-	if want := (Result{ColdStarts: 2, SLOViolationRatio: 50.0 / 120, InstanceSeconds: 12, MaxInstances: 3}); got != want {
+	if want := (Result{ColdStarts: 2, SLOViolationRatio: 50.0 / 120, InstanceSeconds: 12, MaxInstances: 3, GPUSeconds: 0.576}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	if len(decisions) != 2 || decisions[0].Second != 2 || decisions[0].Instances != 3 || decisions[1].Stop != 2 || decisions[1].Second != 5 {
@@ -63,7 +63,7 @@ func TestLazyRises(t *testing.T) {
 	loads := []float64{10, 25, 25, 31, 10}
 	published := scale.LazyOptions{Window: 40, Out: 20, In: 30}
 	got, err := Run(loads, Options{Scaler: scale.NewLazy(unit(t), published, scale.Bounds{}), First: repeat(unit(t), 1), Cold: cold(0)})
-	if want := (Result{SLOViolationRatio: 1.0 / 101, InstanceSeconds: 5, MaxInstances: 1}); err != nil || got != want {
+	if want := (Result{SLOViolationRatio: 1.0 / 101, InstanceSeconds: 5, MaxInstances: 1, GPUSeconds: 0.24}); err != nil || got != want {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
 }
@@ -104,6 +104,9 @@ func slow(loads []float64, o Options) (res Result) {
 			requests += rps / 1000
 			lateRequests += max(0, rps-capacity) / 1000
 			res.InstanceSeconds += float64(len(all)) / 1000
+			for _, u := range all {
+				res.GPUSeconds += u.Request.SMPct / 100 * u.Request.Quota / 1000
+			}
 		}
 		res.MaxInstances = max(res.MaxInstances, len(all))
 		if s == len(loads)-1 {
@@ -161,7 +164,7 @@ func TestAgainstMilliseconds(t *testing.T) {
 		}
 		want := slow(loads, newOptions())
 		if got.ColdStarts != want.ColdStarts || got.MaxInstances != want.MaxInstances ||
-			math.Abs(got.InstanceSeconds-want.InstanceSeconds) > 1e-6 || math.Abs(got.SLOViolationRatio-want.SLOViolationRatio) > 1e-9 {
+			math.Abs(got.InstanceSeconds-want.InstanceSeconds) > 1e-6 || math.Abs(got.GPUSeconds-want.GPUSeconds) > 1e-6 || math.Abs(got.SLOViolationRatio-want.SLOViolationRatio) > 1e-9 {
 			t.Fatalf("got %+v, want %+v", got, want)
 		}
 	})

@@ -50,6 +50,17 @@ func (r *recorder) step(now time.Duration, events []queue.Event, actions []queue
 	}
 }
 
+// load writes the load of a function in the past second, in calls per second, and the number of
+// instances that its scaler then wants. A nil recorder writes nothing.
+func (r *recorder) load(now time.Duration, function string, rps float64, instances int) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.append(record.Event{Step: r.steps, TimeMS: record.Millis(now), Event: record.Load, Function: function, RPS: rps, Instances: &instances})
+}
+
 // append writes a line. Locked.
 func (r *recorder) append(line any) {
 	if r.failed || r.ended {

@@ -64,8 +64,9 @@ func (d *Dispatcher) scale() {
 			continue
 		}
 		slices.SortFunc(running[f], func(a, b *Instance) int { return cmp.Compare(a.id, b.id) })
-		before := f.scaling.wanted
-		why := f.scaling.tick(d.policy.now(), running[f], f.unit)
+		now, before, rps := d.policy.now(), f.scaling.wanted, f.scaling.rps()
+		why := f.scaling.tick(now, running[f], f.unit)
+		d.policy.recorder.load(now, f.name, rps, f.scaling.wanted)
 		retired := f.retire(running[f])
 		if f.scaling.wanted != before {
 			d.log.Info("scaled", "function", f.name, "scaler", d.cfg.Scaler, "from", before, "to", f.scaling.wanted, "why", why.String())
@@ -136,7 +137,7 @@ func (s *autoscaling) tick(now time.Duration, running []*Instance, unit scale.In
 			events = append(events, scale.Ready{ID: name(v.id)})
 		}
 	}
-	events = append(events, scale.Load{RPS: float64(s.calls) / scaleEvery.Seconds()})
+	events = append(events, scale.Load{RPS: s.rps()})
 	s.calls = 0
 	more := 0
 	s.requested = s.requested[:0]
@@ -170,6 +171,9 @@ func (s *autoscaling) tick(now time.Duration, running []*Instance, unit scale.In
 	}
 	return why
 }
+
+// rps returns the load since the last tick, in calls per second.
+func (s *autoscaling) rps() float64 { return float64(s.calls) / scaleEvery.Seconds() }
 
 // retire stops the surplus instances of a scaler that chooses, in its order. If waiting
 // calls start instances as well, it stops only as many as have been idle for beyondIdle:
