@@ -121,11 +121,17 @@ soak: all checks ## kill processes at random under load, for SOAK (30m)
 	GFAAS_KILLS=$(KILLS) GFAAS_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 180m ./pkg/command/gfaas ./hook/hooktest -run '^(TestKills|TestGatewaySoak|TestStrangerSwaps|TestSoak)$$'
 
 # Compares a gateway that replays a trace with gfaas-sim, RUNS times for each setting. It takes
-# eight minutes a run and needs an idle machine.
+# eleven minutes a run and needs an idle machine.
 RUNS ?= 3
 .PHONY: locality
 locality: all checks ## compare a gateway with gfaas-sim on a trace
 	GFAAS_LOCALITY=$(RUNS) $(GO) test -count=1 -v -timeout 60m ./pkg/command/gfaas -run '^TestLocality$$'
+
+# Compares the instances of a gateway's scalers with gfaas-sim scale, RUNS times. A run takes
+# four minutes.
+.PHONY: scaling
+scaling: all checks ## compare a gateway's scalers with gfaas-sim
+	GFAAS_SCALING=$(RUNS) $(GO) test -count=1 -v -timeout 60m ./pkg/command/gfaas -run '^TestScaling$$'
 
 # Runs the scripts that reproduce figures of papers (docs/papers.md), and fails if a result has
 # moved. PAPERS selects scripts. The pictures and CSV files are in build/papers.
