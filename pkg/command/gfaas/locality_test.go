@@ -1,11 +1,10 @@
 package gfaas
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -20,16 +19,28 @@ import (
 	"github.com/gfaas/gfaas/pkg/record"
 )
 
-// setting is a policy with its number of slots per GPU.
+// setting is a policy with its number of slots per GPU. Side by side, functions compute on the simulated GPU, because
+// the settings of the GPU do not affect a function that only waits.
 type setting struct {
 	policy      string
 	concurrency int
+	sideBySide  bool
 }
 
-func (s setting) String() string { return fmt.Sprintf("%s, D = %d", s.policy, s.concurrency) }
+func (s setting) String() string {
+	if s.sideBySide {
+		return fmt.Sprintf("%s, D = %d, side by side", s.policy, s.concurrency)
+	}
+	return fmt.Sprintf("%s, D = %d", s.policy, s.concurrency)
+}
 
-// settings are the compared settings. Without GFAAS_LOCALITY, TestLocality uses only the first ones.
-var settings = []setting{{"fcfs", 2}, {"mqfq-sticky", 2}, {"gfaas", 2}, {"lalb-o3", 1}, {"fcfs", 1}, {"mqfq-sticky", 1}, {"gfaas", 1}}
+// byTurns and sideBySide are the compared settings. Without GFAAS_LOCALITY, TestLocality uses only the first ones of
+// byTurns.
+var (
+	byTurns = []setting{{policy: "fcfs", concurrency: 2}, {policy: "mqfq-sticky", concurrency: 2}, {policy: "gfaas", concurrency: 2}, {policy: "lalb-o3", concurrency: 1},
+		{policy: "fcfs", concurrency: 1}, {policy: "mqfq-sticky", concurrency: 1}, {policy: "gfaas", concurrency: 1}}
+	sideBySide = []setting{{"fcfs", 2, true}, {"mqfq-sticky", 2, true}, {"gfaas", 2, true}}
+)
 
 // locality replays a trace through gateways and compares the results with gfaas-sim.
 type locality struct {
@@ -45,36 +56,58 @@ type locality struct {
 // seconds and compares only the decisions, because timings need an idle host.
 func TestLocality(t *testing.T) {
 	t.Parallel()
-	long, runs, list := 2*time.Second, 1, settings[:4]
+	long, runs, groups := 2*time.Second, 1, [][]setting{byTurns[:4]}
 	measure := os.Getenv("GFAAS_LOCALITY") != ""
 	if measure {
-		long, list = time.Minute, settings
+		long, groups = time.Minute, [][]setting{byTurns, sideBySide}
 		if _, err := fmt.Sscan(os.Getenv("GFAAS_LOCALITY"), &runs); err != nil {
 			t.Fatalf("GFAAS_LOCALITY: %v", err)
 		}
 	}
-	l := &locality{newEnvironment(t), t, map[setting]figures{}, map[setting]figures{}}
-	const functions = 8
-	var text strings.Builder
-	for n := range functions {
-		fmt.Fprintf(&text, "---\n{name: f%d, command: [%s], scale: {idle: 1h}, env: {START_MS: \"%d\", WARM_MS: \"%d\"}}\n",
-			n, l.getenv("FUNCTION"), 200+50*(n%4), 20+10*(n%3))
-	}
-	l.write("f.yaml", text.String())
-	l.write("trace.csv", bursts(functions, long))
-	l.output("apply", "-f", "f.yaml")
-	for _, s := range list {
-		var measured, simulated []figures
-		for range runs {
-			live, predicted := l.replay(s)
-			measured, simulated = append(measured, live), append(simulated, predicted)
+	for _, list := range groups {
+		name := "turns"
+		if list[0].sideBySide {
+			name = "side-by-side"
 		}
-		l.measured[s], l.simulated[s] = medians(measured), medians(simulated)
+		t.Run(name, func(t *testing.T) {
+			l := &locality{newEnvironment(t), t, map[setting]figures{}, map[setting]figures{}}
+			const functions = 8
+			l.write("f.yaml", l.functions(functions, list[0].sideBySide))
+			l.write("trace.csv", bursts(functions, long))
+			l.output("apply", "-f", "f.yaml")
+			for _, s := range list {
+				var measured, simulated []figures
+				for range runs {
+					live, predicted := l.replay(s)
+					measured, simulated = append(measured, live), append(simulated, predicted)
+				}
+				l.measured[s], l.simulated[s] = medians(measured), medians(simulated)
+			}
+			if measure {
+				l.compare("misses", list, func(f figures) float64 { return float64(f.misses()) })
+				l.compare("mean latency", list, func(f figures) float64 { return f.Latency.Mean })
+			}
+		})
 	}
-	if measure {
-		l.compare("misses", list, func(f figures) float64 { return float64(f.misses()) })
-		l.compare("mean latency", list, func(f figures) float64 { return f.Latency.Mean })
+}
+
+// functions returns definitions of functions whose starts take 200 to 350 ms more than that of the program, and whose
+// calls wait for 20 to 40 ms or, with gpu, compute for this time on all SMs of the simulated GPU.
+func (l *locality) functions(n int, gpu bool) string {
+	var text strings.Builder
+	if gpu {
+		l.env = append(l.env, gpuFunctions...)
 	}
+	for n := range n {
+		start, warm := 200+50*(n%4), 20+10*(n%3)
+		command, env := fmt.Sprintf("[%q]", l.getenv("FUNCTION")), fmt.Sprintf("START_MS: \"%d\", WARM_MS: \"%d\"", start, warm)
+		if gpu { // a kernel takes 2 ms
+			command = fmt.Sprintf("[sh, -c, \"sleep 0.%d; exec %s\"], contract: http", start, saxpy)
+			env = fmt.Sprintf("SAXPY_LAUNCHES: \"%d\"", warm/2)
+		}
+		fmt.Fprintf(&text, "---\n{name: f%d, command: %s, scale: {idle: 1h}, env: {%s}}\n", n, command, env)
+	}
+	return text.String()
 }
 
 // replay replays trace.csv and returns the measured figures, and those of gfaas-sim queue for the same arrivals
@@ -82,7 +115,11 @@ func TestLocality(t *testing.T) {
 func (l *locality) replay(s setting) (live, predicted figures) {
 	t := l.t
 	options := []string{"--policy", s.policy, "--concurrency", fmt.Sprint(s.concurrency), "--pool", "4"}
-	g := l.serve(append(options, "--record", "record.jsonl")...)
+	serve := append(slices.Clone(options), "--record", "record.jsonl")
+	if s.sideBySide {
+		serve = append(serve, "--side-by-side")
+	}
+	g := l.serve(serve...)
 	text, err := l.command("replay", "trace.csv", "--quiet", "-o", "json").Output()
 	if err != nil {
 		t.Fatalf("%v: replay: %v\n%s", s, err, text)
@@ -99,7 +136,11 @@ func (l *locality) replay(s setting) (live, predicted figures) {
 		t.Fatal(err)
 	}
 	l.write("arrivals.csv", string(arrivals))
-	l.write("costs.csv", costsOf(t, filepath.Join(l.dir, "record.jsonl")))
+	costs := costsIn(t, filepath.Join(l.dir, "record.jsonl"))
+	if s.sideBySide {
+		options = append(options, "--set", fmt.Sprintf("interference=%.3f", costs.separate()))
+	}
+	l.write("costs.csv", costs.csv())
 	text, err = l.sim(append([]string{"queue", "--functions", "costs.csv", "--trace", "arrivals.csv", "-o", "json"}, options...)...)
 	if err != nil {
 		t.Fatalf("%v: queue: %v\n%s", s, err, text)
@@ -108,8 +149,8 @@ func (l *locality) replay(s setting) (live, predicted figures) {
 	if live.Invocations != predicted.Invocations || live.Completed != live.Invocations || live.misses() == 0 {
 		t.Errorf("%v: got the measured figures %+v, want all invocations completed, some misses, and the number of invocations of %+v", s, live, predicted)
 	}
-	t.Logf("%-18v measured %3d misses of %d, mean %6.1f ms, sent late by %.1f ms at most; simulated %3d misses, mean %6.1f ms",
-		s, live.misses(), live.Invocations, live.Latency.Mean, live.LateMS, predicted.misses(), predicted.Latency.Mean)
+	t.Logf("%-18v measured %3d misses of %d, mean %6.1f ms, sent late by %.1f ms at most; simulated %3d misses, mean %6.1f ms %v",
+		s, live.misses(), live.Invocations, live.Latency.Mean, live.LateMS, predicted.misses(), predicted.Latency.Mean, options[6:])
 	return live, predicted
 }
 
@@ -188,53 +229,123 @@ func decode(t *testing.T, text []byte) (f figures) {
 	return f
 }
 
-// costsOf returns the costs of the functions in a record: the mean duration of their calls and of their starts.
-func costsOf(t *testing.T, path string) string {
+// execution is a completed invocation in a record.
+type execution struct {
+	function    string
+	start, warm time.Duration // start is 0 if it had an instance
+	others      int           // that were in flight on the GPU when it was dispatched
+	overlapped  bool          // another one executed on the GPU at the same time
+	dispatched  time.Duration
+	begun       bool
+}
+
+// costs holds the executions in a record and the durations that they state for each function.
+type costs struct {
+	executions  []*execution
+	warm, start map[string]time.Duration
+}
+
+// costsIn returns the costs of the functions in a record of a gateway with one GPU: the mean duration of their calls
+// and of their starts.
+func costsIn(t *testing.T, path string) *costs {
 	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
+	c := &costs{}
+	inFlight := map[int64]*execution{}
+	begin := func(x *execution) {
+		x.begun = true
+		for _, other := range inFlight {
+			if other != x && other.begun {
+				x.overlapped, other.overlapped = true, true
+			}
+		}
 	}
-	defer f.Close()
-	type sums struct {
-		warm, start   time.Duration
-		calls, starts int
-	}
-	of := map[string]*sums{}
-	started := map[int64]time.Duration{} // cold starts, by invocation
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
+	for text := range readLines(t, path) {
 		var line struct {
 			record.Event
 			Action string
 			Start  string
 		}
-		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
+		if err := json.Unmarshal(text, &line); err != nil {
 			t.Fatal(err)
 		}
-		s := of[line.Function]
-		if s == nil {
-			s = &sums{}
-			of[line.Function] = s
-		}
+		now := time.Duration(line.TimeMS)
 		switch {
-		case line.Action == "run" && line.Start == "cold":
-			started[*line.Invocation] = time.Duration(line.TimeMS)
+		case line.Action == "run":
+			x := &execution{function: line.Function, others: len(inFlight), dispatched: now}
+			inFlight[*line.Invocation] = x
+			if line.Start != "cold" {
+				begin(x)
+			}
 		case line.Event.Event == "started":
-			s.start += time.Duration(line.TimeMS) - started[*line.Invocation]
-			s.starts++
+			x := inFlight[*line.Invocation]
+			x.start = now - x.dispatched
+			begin(x)
 		case line.Event.Event == "completed":
-			s.warm += time.Duration(line.ExecutedMS)
-			s.calls++
+			x := inFlight[*line.Invocation]
+			x.warm = time.Duration(line.ExecutedMS)
+			c.executions = append(c.executions, x)
+			delete(inFlight, *line.Invocation)
+		case line.Event.Event == "failed":
+			delete(inFlight, *line.Invocation)
 		}
 	}
-	var text bytes.Buffer
-	text.WriteString("function,warm_ms,cold_ms,load_ms\n") // with lalb-o3, gfaas-sim takes a miss for a load, not for a start
-	for name, s := range of {
-		if s.calls == 0 || s.starts == 0 {
-			continue
+	c.average(func(*execution) bool { return true })
+	return c
+}
+
+// average sets the costs of each function to the mean over its starts, and over its calls for which alone holds.
+func (c *costs) average(alone func(*execution) bool) {
+	mean := func(of func(*execution) time.Duration) map[string]time.Duration {
+		sum, n := map[string]time.Duration{}, map[string]time.Duration{}
+		for _, x := range c.executions {
+			if of(x) > 0 {
+				sum[x.function] += of(x)
+				n[x.function]++
+			}
 		}
-		warm, start := float64(s.warm)/float64(s.calls)/1e6, float64(s.start)/float64(s.starts)/1e6
+		for name := range sum {
+			sum[name] /= n[name]
+		}
+		return sum
+	}
+	c.start = mean(func(x *execution) time.Duration { return x.start })
+	c.warm = mean(func(x *execution) time.Duration {
+		if !alone(x) {
+			return 0
+		}
+		return x.warm
+	})
+}
+
+// separate sets the duration of calls to that of calls without another one on the GPU, and returns the interference
+// (as in --set interference=) with which the sum of all durations is the recorded one.
+func (c *costs) separate() float64 {
+	all := c.warm
+	c.average(func(x *execution) bool { return !x.overlapped })
+	for name, warm := range all {
+		if _, ok := c.warm[name]; !ok {
+			c.warm[name] = warm
+		}
+	}
+	var recorded, alone, shared time.Duration
+	for _, x := range c.executions {
+		own := c.warm[x.function]
+		if x.start > 0 {
+			own += c.start[x.function]
+		}
+		recorded += x.start + x.warm
+		alone += own
+		shared += own * time.Duration(x.others)
+	}
+	return max(0, (recorded-alone).Seconds()/max(shared.Seconds(), 1e-9))
+}
+
+// csv returns a file of function costs. With lalb-o3, gfaas-sim takes a miss for a load, not for a start.
+func (c *costs) csv() string {
+	var text strings.Builder
+	text.WriteString("function,warm_ms,cold_ms,load_ms\n")
+	for _, name := range slices.Sorted(maps.Keys(c.start)) {
+		warm, start := c.warm[name].Seconds()*1000, c.start[name].Seconds()*1000
 		fmt.Fprintf(&text, "%s,%.3f,%.3f,%.3f\n", name, warm, warm+start, start)
 	}
 	return text.String()
