@@ -105,7 +105,7 @@ type deployment struct {
 func (s *scaling) replay() (live, simulated deployment) {
 	t := s.t
 	options := []string{"--policy", "gfaas", "--concurrency", "16", "--pool", "16", "--profile", "profile.csv", "--scaler", s.scaler, "--placement", s.placement}
-	sim := []string{"scale", "--rps", "series.csv", "--profile", "profile.csv", "--function", "f", "--scaler", s.scaler, "-o", "json", "--trace-out", "decisions.jsonl", "--set", "max=16", "--set", "idle=3600"}
+	sim := []string{"scale", "--rps", "series.csv", "--profile", "profile.csv", "--function", "f", "--scaler", s.scaler, "--first", "call", "-o", "json", "--trace-out", "decisions.jsonl", "--set", "max=16", "--set", "idle=3600"}
 	for _, set := range s.set {
 		options, sim = append(options, "--scaler-set", set), append(sim, "--set", set)
 	}

@@ -36,6 +36,7 @@ type scaleOptions struct {
 	maxBatch  int
 	estimator string
 	traceOut  string
+	first     string
 	slo       time.Duration
 	set       []string
 
@@ -67,10 +68,14 @@ An instance has the throughput of a row with a batch only if batches reach it. W
 --max-batch 1, the default, rows with a batch above 1 are not used. gfaas serve uses
 the rows up to max of the batcher in function.yaml or, without batcher, up to inflight.
 
-The run begins with the instances that serve the load of the first second. A scaler
+The run begins with the instances that serve the load of the first second or, with
+--first call, with one instance, as in gfaas serve, where the first call starts it: it
+has the scaler's smallest quota or, with heuristic, the row with the highest throughput
+per share of a GPU. A scaler
 receives the load of each second at the end of that second. A new instance serves
 requests after the time cold_ms of the profile. A second that is missing in the series
-has no requests.`,
+has no requests. No instance starts because requests wait, as in gfaas serve with
+--placement dilu or maxrect.`,
 		Example: `  # Run a scaler on a series of request rates
   gfaas-sim scale --rps series.csv --scaler lazy --profile profile.csv --function resnet -o json
   # Generate the series
@@ -85,7 +90,8 @@ has no requests.`,
 	f.StringVar(&o.model, gpumodel.Flag, "", "use only the profile rows for this GPU model (not needed if the rows of the function are for only one GPU model)")
 	f.IntVar(&o.maxBatch, "max-batch", 1, "largest batch that reaches an instance: max of the function's batcher, or its inflight")
 	cli.Choice(cmd, &o.estimator, "estimator", "estimator of the load for eager and heuristic", scale.Estimators()...)
-	f.DurationVar(&o.slo, "slo", 0, "latency objective: lazy and eager start the smallest configuration whose p95 meets it (0: none)")
+	f.DurationVar(&o.slo, "slo", 0, "latency objective: lazy and eager start the smallest configuration whose p95 meets it, and heuristic uses only those that meet it (0: none)")
+	cli.Choice(cmd, &o.first, "first", "instances at the beginning: as many as the first second needs, or one that a call has started", "needed", "call")
 	f.StringArrayVar(&o.set, "set", nil, "parameter of the scaler or its estimator, as `KEY=VALUE`, like out=20 (repeatable)")
 	f.StringVar(&o.traceOut, "trace-out", "", "write each action with its reason to this file (JSON lines)")
 	cli.CompleteFiles(cmd, "csv", "rps", "profile")
@@ -109,7 +115,7 @@ func (o *scaleOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	options, err := scaling.NewOptions(o.kind, rows, o.slo, o.estimator, o.settings, series.RPS[0])
+	options, err := scaling.NewOptions(o.kind, rows, o.slo, o.estimator, o.settings, series.RPS[0], o.first == "call")
 	if err != nil {
 		return o.located(series, err)
 	}

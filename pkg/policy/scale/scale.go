@@ -302,8 +302,7 @@ func Unit(rows []profile.Row, slo time.Duration) (Instance, error) {
 	if len(able) == 0 {
 		return Instance{}, errors.New("no configuration has a throughput above 0")
 	}
-	able = slices.DeleteFunc(able, func(r profile.Row) bool { return slo > 0 && r.P95MS > milliseconds(slo) })
-	if len(able) == 0 {
+	if able = Meeting(able, slo); len(able) == 0 {
 		return Instance{}, fmt.Errorf("no configuration has a p95 of at most %v", slo)
 	}
 	request := slices.MinFunc(able, smaller)
@@ -314,6 +313,18 @@ func Unit(rows []profile.Row, slo time.Duration) (Instance, error) {
 		}
 	}
 	return Instance{Request: request, Limit: limit}, nil
+}
+
+// Meeting returns the rows that have a throughput and a p95 of at most slo (0: no objective).
+func Meeting(rows []profile.Row, slo time.Duration) []profile.Row {
+	return slices.DeleteFunc(slices.Clone(rows), func(r profile.Row) bool {
+		return !(r.ThroughputRPS > 0) || slo > 0 && r.P95MS > milliseconds(slo)
+	})
+}
+
+// MostEfficient returns the first of the rows with the highest throughput per share of a GPU. There must be a row.
+func MostEfficient(rows []profile.Row) profile.Row {
+	return slices.MaxFunc(rows, func(a, b profile.Row) int { return cmp.Compare(a.Efficacy(), b.Efficacy()) })
 }
 
 // Reachable returns the rows whose batch reaches an instance. maxBatch is the largest batch that does, as

@@ -9,9 +9,11 @@ import (
 )
 
 // NewOptions returns the options of a run with a scaler of that kind. rows are the profile rows
-// of a function, each with a throughput, and slo is its latency objective (0: none). The run begins with the instances that the load first
-// requires, regardless of the estimator.
-func NewOptions(kind scale.Kind, rows []profile.Row, slo time.Duration, estimator string, settings scale.Options, first float64) (o Options, err error) {
+// of a function, each with a throughput, and slo is its latency objective (0: none); the scaler uses
+// only rows that meet it. The run begins with the instances that the load first requires, regardless of
+// the estimator. With byCall, it begins with the one instance that the first call starts in the gateway:
+// for a scaler that chooses among rows, one with the most efficient row.
+func NewOptions(kind scale.Kind, rows []profile.Row, slo time.Duration, estimator string, settings scale.Options, first float64, byCall bool) (o Options, err error) {
 	unit, err := scale.Unit(rows, slo)
 	if err != nil {
 		return o, err
@@ -20,8 +22,18 @@ func NewOptions(kind scale.Kind, rows []profile.Row, slo time.Duration, estimato
 	if err != nil {
 		return o, err
 	}
-	setup := scale.Setup{Rows: rows, Unit: unit, Load: load, Options: settings}
+	setup := scale.Setup{Rows: scale.Meeting(rows, slo), Unit: unit, Load: load, Options: settings}
 	o.Scaler, o.Cold = kind.New(setup), coldStart(rows)
+	if byCall {
+		if !kind.Uniform {
+			unit.Request = scale.MostEfficient(setup.Rows)
+		}
+		if !kind.Rises {
+			unit.Limit = unit.Request
+		}
+		o.First = []scale.Instance{unit}
+		return o, nil
+	}
 	setup.Load = scale.Last{}
 	o.First, err = First(kind.New(setup), first)
 	return o, err

@@ -3,7 +3,6 @@ package dispatch
 import (
 	"cmp"
 	"slices"
-	"time"
 
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
@@ -43,7 +42,7 @@ func rowOf(fn function.Function, rows []profile.Row, scaler string) *scale.Insta
 	if len(able) == 0 || fn.SLO == 0 && !scales {
 		return nil
 	}
-	best := slices.MaxFunc(able, func(a, b profile.Row) int { return cmp.Compare(a.Efficacy(), b.Efficacy()) })
+	best := scale.MostEfficient(able)
 	return &scale.Instance{Request: best, Limit: best}
 }
 
@@ -58,9 +57,7 @@ func permitted(fn function.Function, rows []profile.Row) []profile.Row {
 // ableRows returns the permitted rows that have a throughput and meet the function's latency
 // objective.
 func ableRows(fn function.Function, rows []profile.Row) []profile.Row {
-	return slices.DeleteFunc(permitted(fn, rows), func(r profile.Row) bool {
-		return r.ThroughputRPS <= 0 || fn.SLO > 0 && r.P95MS > float64(fn.SLO)/float64(time.Millisecond)
-	})
+	return scale.Meeting(permitted(fn, rows), fn.SLO)
 }
 
 // rowsOn returns the profile's rows for a function on a GPU, without those whose batches reach no
