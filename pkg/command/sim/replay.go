@@ -58,7 +58,7 @@ record must be one of a gateway with --scaler.`,
 		},
 	}
 	cmd.Flags().BoolVar(&asTrace, "as-trace", false, "print the arrivals as a trace")
-	cmd.Flags().StringVar(&seriesOf, "as-series", "", "print the load that the autoscaler of `FUNCTION` received each second (CSV: second,rps)")
+	cmd.Flags().StringVar(&seriesOf, "as-series", "", "print the load that the autoscaler of `FUNCTION` received each second, as a series for gfaas-sim scale")
 	cli.Meaning(cmd, cli.ExitNo, "the policy decides differently than recorded")
 	return cmd
 }
