@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -164,8 +163,7 @@ func deploymentIn(t *testing.T, path string) (d deployment, loads []float64) {
 	var share float64 // of instances without their own
 	var begin, end time.Duration
 	var wanted int
-	var ended []func() // adds an instance to the sums, when begin and end are known
-	end = math.MaxInt64
+	var ended []func() // each adds an instance to the sums, when end is known
 	add := func(in *deployed, until time.Duration) {
 		ended = append(ended, func() {
 			if lived := min(until, end) - max(in.from, begin); lived > 0 {
@@ -177,7 +175,6 @@ func deploymentIn(t *testing.T, path string) (d deployment, loads []float64) {
 			}
 		})
 	}
-	var last time.Duration
 	for text := range readLines(t, path) {
 		var line struct {
 			record.Event
@@ -200,7 +197,7 @@ func deploymentIn(t *testing.T, path string) (d deployment, loads []float64) {
 			add(in, now)
 			delete(instances, id)
 		case line.Event.Event == record.Load:
-			last = now
+			end = now
 			switch {
 			case begin > 0:
 				loads = append(loads, line.RPS)
@@ -213,7 +210,6 @@ func deploymentIn(t *testing.T, path string) (d deployment, loads []float64) {
 			wanted = *line.Instances
 		}
 	}
-	end = last
 	for _, in := range instances {
 		add(in, end)
 	}
@@ -232,7 +228,11 @@ func readLines(t *testing.T, path string) func(func([]byte) bool) {
 	}
 	return func(yield func([]byte) bool) {
 		defer f.Close()
-		for lines := bufio.NewScanner(f); lines.Scan() && yield(lines.Bytes()); {
+		lines := bufio.NewScanner(f)
+		for lines.Scan() && yield(lines.Bytes()) {
+		}
+		if err := lines.Err(); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
