@@ -155,11 +155,13 @@ func (l *locality) replay(s setting) (live, predicted figures) {
 }
 
 // compare checks that a measured figure differs from the simulated one by at most 15%, and that the order of the
-// settings is the same.
+// policies is the same, for each number of slots.
 func (l *locality) compare(name string, list []setting, of func(figures) float64) {
 	l.t.Helper()
 	order := func(figure map[setting]figures) []setting {
-		return slices.SortedStableFunc(slices.Values(list), func(a, b setting) int { return cmp.Compare(of(figure[a]), of(figure[b])) })
+		return slices.SortedStableFunc(slices.Values(list), func(a, b setting) int {
+			return cmp.Or(cmp.Compare(a.concurrency, b.concurrency), cmp.Compare(of(figure[a]), of(figure[b])))
+		})
 	}
 	for _, s := range list {
 		if got, want := of(l.measured[s]), of(l.simulated[s]); math.Abs(got-want) > 0.15*want {
