@@ -60,8 +60,8 @@ func TestFunctionsWithSameModel(t *testing.T) {
 // TestRemovalOfModelSharer checks that calls which wait for an instance of another function run after
 // that function was removed.
 func TestRemovalOfModelSharer(t *testing.T) {
-	release := make(chan struct{})
-	w := lalbWorld(t, pathHandlers{"/wait": func(rw http.ResponseWriter, r *http.Request) { <-release; echo(rw, r) }}, GPU{Name: "sim"})
+	began, release := make(chan struct{}), make(chan struct{})
+	w := lalbWorld(t, pathHandlers{"/wait": func(rw http.ResponseWriter, r *http.Request) { close(began); <-release; echo(rw, r) }}, GPU{Name: "sim"})
 	w.apply(withModel("a"), withModel("b"))
 	var calls sync.WaitGroup
 	for _, call := range []string{"/function/a/wait", "/function/b", "/function/b"} {
@@ -71,7 +71,7 @@ func TestRemovalOfModelSharer(t *testing.T) {
 			}
 		})
 		if call == "/function/a/wait" {
-			w.until("the call of a runs", func() bool { return *w.Status().Functions[0].InFlight == 1 })
+			<-began
 		}
 	}
 	w.until("the calls of b wait", func() bool { return *w.Status().Functions[1].Waiting == 2 })
