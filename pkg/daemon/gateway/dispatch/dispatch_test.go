@@ -249,3 +249,19 @@ func TestMissIsStart(t *testing.T) {
 		d.Close()
 	}
 }
+
+// TestMeanOf checks that durations of the file of measured costs are used only if they are possible.
+func TestMeanOf(t *testing.T) {
+	for _, c := range []struct {
+		ms   float64
+		n    int
+		want mean
+	}{
+		{1.5, 3, mean{1500 * time.Microsecond, 3}}, {1.5, 1000, mean{1500 * time.Microsecond, few}},
+		{0, 3, mean{}}, {-1, 3, mean{}}, {1.5, 0, mean{}}, {1e300, 3, mean{}},
+	} {
+		if got := meanOf(c.ms, c.n); got != c.want {
+			t.Errorf("mean of %v ms, %d values: got %+v, want %+v", c.ms, c.n, got, c.want)
+		}
+	}
+}

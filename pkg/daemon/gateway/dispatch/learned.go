@@ -128,7 +128,9 @@ func (d *Dispatcher) KeepLearned(ctx context.Context) {
 		if err == nil {
 			err = renameio.WriteFile(d.cfg.LearnedFile, append(text, '\n'), 0o600)
 		}
-		if written = text; err != nil && !failed {
+		if err == nil {
+			written = text
+		} else if !failed {
 			d.log.Warn("cannot write the measured costs: the next gateway has to measure them again", "file", d.cfg.LearnedFile, "err", err)
 		}
 		failed = err != nil
@@ -160,8 +162,11 @@ func (d *Dispatcher) learnedNow() learned {
 	return all
 }
 
+// meanOf returns a mean of n values. It returns a mean of no values if the mean is not a possible
+// duration, as in a file that was edited.
 func meanOf(ms float64, n int) mean {
-	if ms <= 0 || n <= 0 {
+	const longest = 24 * time.Hour
+	if ms <= 0 || ms > float64(longest/time.Millisecond) || n <= 0 {
 		return mean{}
 	}
 	return mean{value: time.Duration(ms * float64(time.Millisecond)), n: min(n, few)}
