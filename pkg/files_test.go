@@ -1,6 +1,7 @@
 package pkg_test
 
 import (
+	"encoding/json"
 	"io"
 	"os"
 	"regexp"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/events"
 	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/grant"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/profile"
 	"github.com/gfaas/gfaas/pkg/trace"
@@ -27,10 +29,26 @@ var readers = map[string]func(io.Reader, string) error{
 	"csv costs":     only(trace.ReadFunctions),
 	"csv events":    only(events.Read),
 	"csv series":    only(trace.ReadSeries),
+	"text keys":     only(grant.ReadTrust),
+	"json grant":    readGrant,
 	"csv trace": func(r io.Reader, name string) error {
 		_, _, err := trace.ReadAll(r, name, trace.NewNames(), 0)
 		return err
 	},
+}
+
+// readGrant signs and verifies the document of a grant.
+func readGrant(r io.Reader, _ string) error {
+	var g grant.Grant
+	if err := json.NewDecoder(r).Decode(&g); err != nil {
+		return err
+	}
+	key := grant.GenerateKey()
+	text, err := key.Sign(g)
+	if err == nil {
+		_, err = grant.TrustOf(key.Public()).Verify(text)
+	}
+	return err
 }
 
 func only[T any](read func(io.Reader, string) (T, error)) func(io.Reader, string) error {

@@ -18,18 +18,32 @@ type Function struct {
 	Env      map[string]string `yaml:"env,omitempty"`        // added to the instance's environment
 	Port     int               `yaml:"port,omitempty"`       // port inside a container; default 8080
 	Contract string            `yaml:"contract,omitempty"`   // auto, http, openfaas, kserve-v2 or openai
-	Kind     string            `yaml:"kind,omitempty"`       // inference, training or kernels
-	Request  string            `yaml:"request,omitempty"`    // kind kernels only: the file with its request for gfaas-kerneld
-	SLO      time.Duration     `yaml:"slo,omitempty"`        // objective for the p95 latency; 0: none
-	SM       float64           `yaml:"sm,omitempty"`         // share of the SMs in percent, of the gateway's instances; 0: the profile's
-	Quota    Quota             `yaml:"quota,omitempty"`      // of each window, of the gateway's instances; zero: the profile's
-	GPUMem   gpu.Bytes         `yaml:"gpu_mem,omitempty"`    // limit on GPU memory; 0: none
-	GPUs     int               `yaml:"gpus,omitempty"`       // GPUs of one instance; default 1
-	Weight   float64           `yaml:"weight,omitempty"`     // share in fair queueing; default 1
-	Tenant   string            `yaml:"tenant,omitempty"`     // default "default"
-	Model    *Model            `yaml:"model,omitempty,flow"` // weights shared between instances, if any
-	Scale    Scale             `yaml:"scale,omitempty,flow"` // bounds for the gateway's number of instances
-	Inflight int               `yaml:"inflight,omitempty"`   // concurrent calls of an instance from a gateway; default 1
+	Ready    Ready             `yaml:"ready,omitempty,flow"` // replaces the contract's health check
+	// Aliases are further names of the function, for calls that name a model. CheckNames compares them.
+	Aliases []string `yaml:"aliases,omitempty,flow"`
+	// Served is the name that the server knows; a gateway replaces the model of calls by it. Empty: it replaces nothing.
+	Served string `yaml:"served,omitempty"`
+	// Unlisted hides the function from lists of models (listed: false).
+	Unlisted unlisted `yaml:"listed,omitempty"`
+	// LoadingComments sends comments to callers that wait for a stream of events (loading: comment).
+	LoadingComments loadingComments `yaml:"loading,omitempty"`
+
+	Kind     string        `yaml:"kind,omitempty"`       // inference, training or kernels
+	Request  string        `yaml:"request,omitempty"`    // kind kernels only: the file with its request for gfaas-kerneld
+	SLO      time.Duration `yaml:"slo,omitempty"`        // objective for the p95 latency; 0: none
+	SM       float64       `yaml:"sm,omitempty"`         // share of the SMs in percent, of the gateway's instances; 0: the profile's
+	Quota    Quota         `yaml:"quota,omitempty"`      // of each window, of the gateway's instances; zero: the profile's
+	GPUMem   gpu.Bytes     `yaml:"gpu_mem,omitempty"`    // limit on GPU memory; 0: none
+	GPUs     int           `yaml:"gpus,omitempty"`       // GPUs of one instance; default 1
+	Weight   float64       `yaml:"weight,omitempty"`     // share in fair queueing; default 1
+	Tenant   string        `yaml:"tenant,omitempty"`     // default "default"
+	Model    *Model        `yaml:"model,omitempty,flow"` // weights shared between instances, if any
+	Scale    Scale         `yaml:"scale,omitempty,flow"` // bounds for the gateway's number of instances
+	Inflight int           `yaml:"inflight,omitempty"`   // concurrent calls of an instance from a gateway; default 1
+
+	// BatchWindow is how long a gateway lets calls join those that an instance runs while calls of other functions
+	// wait; nil: the gateway's.
+	BatchWindow *time.Duration `yaml:"batch_window,omitempty"`
 
 	// Batcher makes a gateway form batches of calls; nil: it forms none. Inflight then counts batches.
 	Batcher *Batcher `yaml:"batcher,omitempty,flow"`
@@ -56,6 +70,8 @@ type Function struct {
 
 	// KeepUpgraded keeps idle upgraded connections open, and their instances loaded (websocket: keep).
 	KeepUpgraded keepUpgraded `yaml:"websocket,omitempty"`
+
+	Affinity Affinity `yaml:"affinity,omitempty"` // which calls go to the same instance; empty: none
 
 	Labels map[string]string `yaml:"labels,omitempty"` // for clients that list functions at a gateway; they have no effect
 
@@ -85,13 +101,20 @@ func (q Quota) MarshalYAML() (any, error) { return q.String(), nil }
 // are equal in the others are one version: instances of the one are instances of the other.
 func (fn Function) Versioned() Function {
 	fn.SLO, fn.Weight, fn.Tenant, fn.Scale, fn.Inflight, fn.Timeout, fn.Queue = 0, 0, "", Scale{}, 0, 0, 0
-	fn.Batcher = nil
-	fn.Probes, fn.KeepUpgraded, fn.Labels, fn.Annotations = Probes{}, false, nil, nil
+	fn.Batcher, fn.BatchWindow = nil, nil
+	fn.Aliases, fn.Served, fn.Unlisted, fn.LoadingComments = nil, "", false, false
+	fn.Probes, fn.KeepUpgraded, fn.Affinity, fn.Labels, fn.Annotations = Probes{}, false, "", nil, nil
 	return fn
 }
 
 // LLM reports whether the function is known to serve a language model: its contract is openai.
 func (fn Function) LLM() bool { return fn.Contract == "openai" }
+
+// Ready is the health check of an instance: GET Path answers Status when the instance is ready.
+type Ready struct {
+	Path   string `yaml:"path"`             // escaped, perhaps with a query; empty means the contract's check
+	Status int    `yaml:"status,omitempty"` // 0 means any 2xx
+}
 
 // Limits bounds a container's use of its host; 0 means the runtime's default.
 type Limits struct {
@@ -105,6 +128,13 @@ type Batcher struct {
 	Max     int           `yaml:"max"`              // most inferences in a batch; default 8
 	Latency time.Duration `yaml:"latency"`          // how long a batch waits for further calls before it is queued; default 5 ms
 	Repeat  bool          `yaml:"repeat,omitempty"` // send the calls of a failed batch again, each alone, even if they are not idempotent
+}
+
+// Batches reports whether requests reach instances in batches: those of the batcher, or concurrent calls
+// that the server batches by itself. The batch of an instance of a plan then replaces MaxBatch. Jobs receive no
+// requests, and process batches of their own.
+func (fn *Function) Batches() bool {
+	return fn.Batcher != nil || fn.Inflight > 1 || fn.Kind == Training
 }
 
 // MaxBatch returns the largest batch of inferences that reaches an instance: that of the batcher or,

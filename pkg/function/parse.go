@@ -21,7 +21,7 @@ const (
 
 // Parse reads one or more functions from documents separated by ---. name is the path of the file: error messages
 // contain it, and its folder becomes the functions' Dir. Faults have the form FILE:LINE: key: fault, expectation. Unknown and
-// repeated keys, and two functions with the same name, are faults too.
+// repeated keys, and two functions with a common name or alias, are faults too.
 func Parse(r io.Reader, name string) ([]Function, error) {
 	data, err := textfile.ReadAll(r, &textfile.Checker{Name: name, Is: "YAML", Line: maxLine, Total: maxSize})
 	if err != nil {
@@ -29,7 +29,7 @@ func Parse(r io.Reader, name string) ([]Function, error) {
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var functions []Function
-	lines := map[string]int{}
+	lines, names := map[string]int{}, nameSet{}
 	for {
 		var doc yaml.Node
 		err := yamlfile.Decode(dec, &doc)
@@ -43,15 +43,22 @@ func Parse(r io.Reader, name string) ([]Function, error) {
 			continue
 		}
 		p := parser{file: name}
-		fn, line := p.function(doc.Content[0])
+		fn, at := p.function(doc.Content[0])
 		if p.fault != nil {
 			return nil, p.fault
 		}
 		if first, twice := lines[fn.Name]; twice {
-			return nil, &textfile.Fault{File: name, Line: line, Where: "name",
+			return nil, &textfile.Fault{File: name, Line: at["name"], Where: "name",
 				What: fmt.Sprintf("function %q is on line %d already, expected each name once", fn.Name, first)}
 		}
-		lines[fn.Name] = line
+		lines[fn.Name] = at["name"]
+		if err := names.add(&fn); err != nil {
+			where := "name"
+			if clash, ok := errors.AsType[*ClashError](err); ok && (clash.Name != fn.Name || clash.Other == fn.Name) {
+				where = "aliases"
+			}
+			return nil, &textfile.Fault{File: name, Line: at[where], Where: where, What: err.Error()}
+		}
 		fn.Dir = filepath.Dir(name)
 		functions = append(functions, fn)
 	}

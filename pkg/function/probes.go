@@ -107,6 +107,22 @@ func isPath(text string) bool {
 	})
 }
 
+func (p *parser) ready(n *yaml.Node, key string) (r Ready) {
+	lines := p.mapping(n, key+".", map[string]setter{
+		"path": func(key string, v *yaml.Node) {
+			r.Path = p.accept(v, key, "a path like /ping", func(text string) bool {
+				path, _, _ := strings.Cut(text, "?")
+				return isPath(path) && isPath(strings.ReplaceAll(text, "?", ""))
+			})
+		},
+		"status": func(key string, v *yaml.Node) { r.Status = p.whole(v, key, 200, 599) },
+	})
+	if lines["path"] == 0 {
+		p.fail(n, key+".path", "missing, expected a path like /ping")
+	}
+	return r
+}
+
 // list returns a list, never nil, of at most that many distinct texts. expected describes the list, and
 // entry one text.
 func (p *parser) list(n *yaml.Node, key, expected, entry string, most int, is func(string) bool) []string {

@@ -89,17 +89,24 @@ func CheckName(name string) error {
 	return nil
 }
 
-// function parses one document. It also returns the line of the name.
-func (p *parser) function(n *yaml.Node) (fn Function, line int) {
+// function parses one document. It also returns the lines of the keys.
+func (p *parser) function(n *yaml.Node) (fn Function, lines map[string]int) {
 	fn = Function{Port: DefaultPort, Contract: DefaultContract, Kind: DefaultKind, GPUs: 1, Weight: 1, Tenant: DefaultTenant, Restart: DefaultRestart,
 		Scale: DefaultScale, Inflight: DefaultInflight, Unmanaged: DefaultUnmanaged}
-	lines := p.mapping(n, "", map[string]setter{
-		"name":         func(key string, v *yaml.Node) { fn.Name = p.name(v, key) },
-		"image":        func(key string, v *yaml.Node) { fn.Image = p.word(v, key, "an image like registry/resnet:1") },
-		"command":      func(key string, v *yaml.Node) { fn.Command = p.command(v, key) },
-		"env":          func(key string, v *yaml.Node) { fn.Env = p.env(v, key) },
-		"port":         func(key string, v *yaml.Node) { fn.Port = p.whole(v, key, 1, math.MaxUint16) },
-		"contract":     func(key string, v *yaml.Node) { fn.Contract = p.oneOf(v, key, contracts) },
+	lines = p.mapping(n, "", map[string]setter{
+		"name":     func(key string, v *yaml.Node) { fn.Name = p.name(v, key) },
+		"image":    func(key string, v *yaml.Node) { fn.Image = p.word(v, key, "an image like registry/resnet:1") },
+		"command":  func(key string, v *yaml.Node) { fn.Command = p.command(v, key) },
+		"env":      func(key string, v *yaml.Node) { fn.Env = p.env(v, key) },
+		"port":     func(key string, v *yaml.Node) { fn.Port = p.whole(v, key, 1, math.MaxUint16) },
+		"contract": func(key string, v *yaml.Node) { fn.Contract = p.oneOf(v, key, contracts) },
+		"ready":    func(key string, v *yaml.Node) { fn.Ready = p.ready(v, key) },
+		"aliases":  func(key string, v *yaml.Node) { fn.Aliases = p.aliases(v, key) },
+		"served":   func(key string, v *yaml.Node) { fn.Served = p.modelName(v, key) },
+		"listed":   func(key string, v *yaml.Node) { fn.Unlisted = p.oneOf(v, key, []string{"true", "false"}) == "false" },
+		"loading": func(key string, v *yaml.Node) {
+			fn.LoadingComments = p.oneOf(v, key, []string{loadingNone, loadingComment}) == loadingComment
+		},
 		"kind":         func(key string, v *yaml.Node) { fn.Kind = p.oneOf(v, key, kinds) },
 		"request":      func(key string, v *yaml.Node) { fn.Request = p.word(v, key, "a file, like request.json") },
 		"slo":          func(key string, v *yaml.Node) { fn.SLO = p.duration(v, key) },
@@ -112,6 +119,7 @@ func (p *parser) function(n *yaml.Node) (fn Function, line int) {
 		"model":        func(key string, v *yaml.Node) { fn.Model = p.model(v, key) },
 		"scale":        func(key string, v *yaml.Node) { fn.Scale = p.scale(v, key) },
 		"inflight":     func(key string, v *yaml.Node) { fn.Inflight = p.whole(v, key, 1, maxInflight) },
+		"batch_window": func(key string, v *yaml.Node) { window := p.window(v, key); fn.BatchWindow = &window },
 		"batcher":      func(key string, v *yaml.Node) { fn.Batcher = p.batcher(v, key) },
 		"timeout":      func(key string, v *yaml.Node) { fn.Timeout = p.duration(v, key) },
 		"queue":        func(key string, v *yaml.Node) { fn.Queue = p.whole(v, key, 1, maxQueue) },
@@ -125,6 +133,7 @@ func (p *parser) function(n *yaml.Node) (fn Function, line int) {
 		"progress":     func(key string, v *yaml.Node) { fn.Progress = p.pattern(v, key) },
 		"unmanaged":    func(key string, v *yaml.Node) { fn.Unmanaged = p.oneOf(v, key, unmanaged) },
 		"probes":       func(key string, v *yaml.Node) { fn.Probes = p.probes(v, key) },
+		"affinity":     func(key string, v *yaml.Node) { fn.Affinity = p.affinity(v, key) },
 		"websocket":    func(key string, v *yaml.Node) { fn.KeepUpgraded = p.oneOf(v, key, websocket) == keepWebSocket },
 	})
 	if fn.Name == "" {
@@ -136,6 +145,9 @@ func (p *parser) function(n *yaml.Node) (fn Function, line int) {
 		p.fail(n, "image", "missing, expected an image or a command")
 	}
 	p.training(n, &fn, lines)
+	if fn.Affinity != "" && fn.Batcher != nil {
+		p.failAt(lines["affinity"], "affinity", "not allowed with batcher, because a batch has calls of several callers")
+	}
 	if fn.Image == "" {
 		for _, key := range []string{"limits", "read_only"} {
 			if lines[key] > 0 {
@@ -143,7 +155,7 @@ func (p *parser) function(n *yaml.Node) (fn Function, line int) {
 			}
 		}
 	}
-	return fn, lines["name"]
+	return fn, lines
 }
 
 // kernels checks that a kernel graph has a request and no program.
@@ -172,8 +184,10 @@ func (p *parser) training(n *yaml.Node, fn *Function, lines map[string]int) {
 		}
 		return
 	}
-	if lines["batcher"] > 0 {
-		p.failAt(lines["batcher"], "batcher", "not allowed with \"kind: %s\", because a job gets no calls", Training)
+	for _, key := range []string{"batcher", "ready", "aliases", "served", "listed", "loading"} {
+		if lines[key] > 0 {
+			p.failAt(lines[key], key, "not allowed with \"kind: %s\", because a job gets no calls", Training)
+		}
 	}
 	if lines["restart"] == 0 {
 		fn.Restart = RestartOnFailure
@@ -365,6 +379,17 @@ func (p *parser) duration(n *yaml.Node, key string) time.Duration {
 	return scalar(p, n, key, "a duration above 0 like 69ms or 1.5s", func(text string) (time.Duration, error) {
 		d, err := time.ParseDuration(text)
 		if err != nil || d <= 0 {
+			err = errUnexpected
+		}
+		return d, err
+	})
+}
+
+// window returns a duration that may be 0.
+func (p *parser) window(n *yaml.Node, key string) time.Duration {
+	return scalar(p, n, key, "a duration like 500ms, or 0s", func(text string) (time.Duration, error) {
+		d, err := time.ParseDuration(text)
+		if err != nil || d < 0 {
 			err = errUnexpected
 		}
 		return d, err

@@ -58,3 +58,12 @@ func (d Device) Visible() string {
 	}
 	return strconv.Itoa(d.Index)
 }
+
+// SplitNode splits the name of a GPU of a fleet, NODE/DEVICE, into the name of its node and that of the
+// device on the node. For a device without a node, node is empty.
+func SplitNode(name string) (node, device string) {
+	if node, device, ok := strings.Cut(name, "/"); ok {
+		return node, device
+	}
+	return "", name
+}

@@ -34,6 +34,7 @@ type Spec struct {
 	GPUs     []string          // names as in gpu.ParseDevice; several for an instance that spans GPUs
 	Slice    gpu.Slice
 	Secret   string // authenticates the instance to the token daemon; must not appear on a command line
+	Grant    string // signed grant (pkg/grant) with which the instance registers itself; empty if it is registered
 	LogPath  string // folder for the log of a process's output
 
 	// For containers: whether the engine restarts the instance (as in function.Function), its limits on the host's
@@ -97,15 +98,16 @@ const DefaultPids = 4096
 const (
 	Process = "process"
 	Docker  = "docker"
+	Swarm   = "swarm"
 )
 
 // Handle identifies a started instance to all processes.
 type Handle struct {
-	Runtime   string    `json:"runtime"` // Process or Docker
+	Runtime   string    `json:"runtime"` // Process, Docker or Swarm
 	PID       int       `json:"pid,omitempty"`
 	StartTime uint64    `json:"start_time,omitempty"` // start time of the process, in clock ticks since boot; it detects a reused PID
-	Container string    `json:"container,omitempty"`
-	Address   string    `json:"address"` // host:port
+	Container string    `json:"container,omitempty"`  // of Docker; the service of Swarm
+	Address   string    `json:"address"`              // host:port
 	LogPath   string    `json:"log_path,omitempty"`
 	Started   time.Time `json:"started"` // not later than the instance's first action
 }

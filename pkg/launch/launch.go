@@ -50,10 +50,13 @@ type Config struct {
 
 	// Runtime opens a runtime by name. Launcher calls it when it first needs the runtime.
 	Runtime func(ctx context.Context, name string) (ports.Runtime, error)
-	// Ready waits until the instance at address answers by the contract and returns the contract, with
-	// "auto" resolved. It gives up when alive returns an error: the instance has ended.
-	Ready  func(ctx context.Context, address, contract string, alive func(context.Context) error) (string, error)
+	// Ready waits until the instance at address passes the function's health check, and returns the
+	// contract, with "auto" resolved. It gives up when alive returns an error: the instance has ended.
+	Ready  func(ctx context.Context, address string, fn function.Function, alive func(context.Context) error) (string, error)
 	Tokens Tokens
+	// Sign, if set, signs a grant for an instance of a fleet, which registers itself with it at the token daemon
+	// of its node. Tokens is then not used.
+	Sign   func(r wire.Registration) (string, error)
 	Device SimulatedDevice
 	Models Models // nil: functions with a model file are rejected
 	// Kernels returns the command that serves a function of the kind kernels. It forwards calls to
@@ -132,8 +135,18 @@ func New(config Config) *Launcher {
 	return &Launcher{config: config, runtimes: &runtimes{open: config.Runtime, byName: map[string]*opening{}}}
 }
 
-// RuntimeOf returns the name of a function's runtime: Docker if the function has an image, and Process
-// otherwise.
+// runtimeFor returns the name of the runtime of an instance at a placement.
+func runtimeFor(fn function.Function, p instance.Placement) string {
+	if len(p.GPUs) > 0 {
+		if node, _ := gpu.SplitNode(p.GPUs[0]); node != "" {
+			return instance.Swarm
+		}
+	}
+	return RuntimeOf(fn)
+}
+
+// RuntimeOf returns the name of a function's runtime on this machine: Docker if the function has an image,
+// and Process otherwise.
 func RuntimeOf(fn function.Function) string {
 	if fn.Image != "" {
 		return instance.Docker
@@ -157,7 +170,7 @@ func definition(fn function.Function) string {
 // Intended returns the record of an instance before its start.
 func Intended(fn function.Function, p instance.Placement) instance.Record {
 	return instance.Record{
-		ID: p.ID, Function: fn.Name, Runtime: RuntimeOf(fn), GPUs: p.GPUs, Slice: p.Slice, State: instance.Starting,
+		ID: p.ID, Function: fn.Name, Runtime: runtimeFor(fn, p), GPUs: p.GPUs, Slice: p.Slice, State: instance.Starting,
 		Definition: definition(fn), Turns: p.Turns, RPS: p.RPS, Batch: p.Batch, Restarts: p.Restarts, Job: fn.Kind == function.Training,
 	}
 }
@@ -172,7 +185,7 @@ func (l *Launcher) Start(ctx context.Context, fn function.Function, p instance.P
 	if err := checkPlacement(p); err != nil {
 		return r, &ports.StartError{ID: p.ID, Err: err}
 	}
-	rt, err := l.runtimes.get(ctx, RuntimeOf(fn))
+	rt, err := l.runtimes.get(ctx, runtimeFor(fn, p))
 	if err != nil {
 		return r, err
 	}
@@ -190,28 +203,15 @@ func (l *Launcher) Start(ctx context.Context, fn function.Function, p instance.P
 		return r, &ports.StartError{ID: p.ID, Err: err, OutOfMemory: isModelMemoryError(err)}
 	}
 	defer held.Close()
-	secret := rand.Text()
-	// Register does not use ctx: a cancelled request could still succeed at the daemon after Start
-	// has taken it back.
-	registering, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
-	answer, err := l.config.Tokens.Register(registering, newRegistration(fn, p, secret))
-	late := registering.Err() != nil
-	cancel()
-	if err != nil {
-		// If the daemon refused, the ID and its resources belong to another instance. After a timeout, the
-		// daemon may have registered the instance nevertheless.
-		failed := &ports.StartError{ID: p.ID, Err: err}
-		if late {
-			r.Registered = []string{p.ID}
-			l.undoRegistration(ctx, r, failed)
+	secret, signed := rand.Text(), ""
+	var answer wire.Registered
+	if l.config.Sign != nil {
+		if signed, err = l.config.Sign(NewRegistration(fn, p, secret)); err != nil {
+			return r, &ports.StartError{ID: p.ID, Err: err}
 		}
-		return r, failed
+	} else if answer, err = l.register(ctx, &r, fn, p, secret); err != nil {
+		return r, err
 	}
-	r.Registered = []string{p.ID}
-	if answer.Note != "" {
-		l.config.Note("note: %s: %s", p.ID, answer.Note)
-	}
-	l.warn(answer)
 	if simulated && rt.Name() == instance.Docker {
 		if err := l.config.Device.Retain(p.ID); err != nil {
 			return r, l.undo(ctx, rt, r, fmt.Errorf("reserve the folder of the simulated GPU: %w", err))
@@ -220,7 +220,9 @@ func (l *Launcher) Start(ctx context.Context, fn function.Function, p instance.P
 	r.Runtime = rt.Name()
 	started := p
 	started.Slice.SMPct = cmp.Or(answer.SMPct, p.Slice.SMPct)
-	r.Handle, err = rt.Start(ctx, l.spec(fn, started, secret, answer.MPSPipeDir, folder))
+	spec := l.spec(fn, started, secret, answer.MPSPipeDir, folder)
+	spec.Grant = signed
+	r.Handle, err = rt.Start(ctx, spec)
 	if err != nil {
 		r.Handle = instance.Handle{}
 		return r, l.undo(ctx, rt, r, err)
@@ -251,12 +253,40 @@ func (l *Launcher) Start(ctx context.Context, fn function.Function, p instance.P
 	return r, nil
 }
 
+// register registers an instance that is about to start with the token daemon, and notes that in its record. Its
+// error is a *ports.StartError.
+func (l *Launcher) register(ctx context.Context, r *instance.Record, fn function.Function, p instance.Placement, secret string) (wire.Registered, error) {
+	// Register does not use ctx: a cancelled request could still succeed at the daemon after Start
+	// has taken it back.
+	registering, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
+	answer, err := l.config.Tokens.Register(registering, NewRegistration(fn, p, secret))
+	late := registering.Err() != nil
+	cancel()
+	if err != nil {
+		// If the daemon refused, the ID and its resources belong to another instance. After a timeout, the
+		// daemon may have registered the instance nevertheless.
+		failed := &ports.StartError{ID: p.ID, Err: err}
+		if late {
+			r.Registered = []string{p.ID}
+			l.undoRegistration(ctx, *r, failed)
+		}
+		return answer, failed
+	}
+	r.Registered = []string{p.ID}
+	if answer.Note != "" {
+		l.config.Note("note: %s: %s", p.ID, answer.Note)
+	}
+	l.warn(answer)
+	return answer, nil
+}
+
 func checkPlacement(p instance.Placement) error {
 	if len(p.GPUs) == 0 {
 		return errors.New("its placement has no GPU")
 	}
 	for _, name := range p.GPUs {
-		if _, err := gpu.ParseDevice(name); err != nil {
+		_, device := gpu.SplitNode(name)
+		if _, err := gpu.ParseDevice(device); err != nil {
 			return err
 		}
 	}
@@ -268,7 +298,8 @@ func checkPlacement(p instance.Placement) error {
 
 // simulated reports whether an instance's GPUs are simulated. An instance does not mix both kinds.
 func simulated(gpus []string) bool {
-	d, err := gpu.ParseDevice(gpus[0])
+	_, device := gpu.SplitNode(gpus[0])
+	d, err := gpu.ParseDevice(device)
 	return err == nil && d.Simulated
 }
 
@@ -280,7 +311,7 @@ func SLOMS(fn function.Function) float64 {
 	return float64(fn.SLO) / float64(time.Millisecond)
 }
 
-func newRegistration(fn function.Function, p instance.Placement, secret string) wire.Registration {
+func NewRegistration(fn function.Function, p instance.Placement, secret string) wire.Registration {
 	r := wire.Registration{Instance: p.ID, Function: fn.Name, Secret: secret, SLOMS: SLOMS(fn), LLM: fn.LLM(), StopUnmanaged: fn.Unmanaged == function.StopUnmanaged}
 	if fn.Kind == function.Training {
 		r.Kind = function.Training
@@ -330,7 +361,7 @@ func (l *Launcher) waitReady(ctx context.Context, rt ports.Runtime, fn function.
 		}
 		return err
 	}
-	contract, err := l.config.Ready(ready, h.Address, fn.Contract, alive)
+	contract, err := l.config.Ready(ready, h.Address, fn, alive)
 	if err != nil && ctx.Err() == nil && errors.Is(ready.Err(), context.DeadlineExceeded) {
 		return "", &notReadyError{after: l.config.ReadyTimeout, last: err}
 	}

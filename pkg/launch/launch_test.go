@@ -32,7 +32,7 @@ func TestRegistration(t *testing.T) {
 		ID: "f-0", GPUs: []string{"sim", "sim:1"}, Turns: [][]gpu.Turn{nil, turns},
 		Slice: gpu.Slice{SMPct: 24, QuotaRequest: 0.3, QuotaLimit: 0.8, Mem: gpu.GiB},
 	}
-	got := newRegistration(function.Function{Name: "f"}, p, "secret")
+	got := NewRegistration(function.Function{Name: "f"}, p, "secret")
 	seat := wire.Allocation{GPU: "sim", SMPct: 24, QuotaRequest: 0.3, QuotaLimit: 0.8, MemLimit: gpu.GiB}
 	second := seat
 	second.GPU, second.Turns = "sim:1", turns
@@ -51,7 +51,7 @@ func TestSLO(t *testing.T) {
 	p := instance.Placement{ID: "f-0", GPUs: []string{"sim"}, Slice: gpu.Slice{SMPct: 100, QuotaRequest: 1, QuotaLimit: 1}}
 	for kind, want := range map[string]wire.Registration{"inference": {SLOMS: 69}, "training": {Kind: "training"}} {
 		fn := function.Function{Name: "f", Kind: kind, SLO: 69 * time.Millisecond}
-		got := newRegistration(fn, p, "secret")
+		got := NewRegistration(fn, p, "secret")
 		if got.SLOMS != want.SLOMS || got.Kind != want.Kind || got.Validate() != nil {
 			t.Errorf("%s: registered with slo_ms %v and kind %q, want %v and %q", kind, got.SLOMS, got.Kind, want.SLOMS, want.Kind)
 		}
@@ -62,7 +62,7 @@ func TestSLO(t *testing.T) {
 func TestLanguageModels(t *testing.T) {
 	p := instance.Placement{ID: "f-0", GPUs: []string{"sim"}}
 	for contract, want := range map[string]bool{"openai": true, "http": false, "": false} {
-		if got := newRegistration(function.Function{Name: "f", Contract: contract}, p, "secret").LLM; got != want {
+		if got := NewRegistration(function.Function{Name: "f", Contract: contract}, p, "secret").LLM; got != want {
 			t.Errorf("contract %q: registered with llm %v, want %v", contract, got, want)
 		}
 	}
@@ -268,7 +268,7 @@ func TestStartsWithTheShareOfTheDaemon(t *testing.T) {
 		limited := place
 		limited.Slice.SMLimitPct = 48
 		var registered wire.Allocation
-		b.tokens.beforeRegister = func() { registered = newRegistration(serve, limited, "").Allocation }
+		b.tokens.beforeRegister = func() { registered = NewRegistration(serve, limited, "").Allocation }
 		if _, err := b.Start(t.Context(), serve, limited); err == nil {
 			t.Fatal("start although the runtime refuses it: got no error, want one")
 		}

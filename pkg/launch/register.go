@@ -24,7 +24,7 @@ func (l *Launcher) Register(ctx context.Context, fn function.Function, p instanc
 			return wire.Registered{}, fmt.Errorf("reserve the folder of the simulated GPU: %w", err)
 		}
 	}
-	answer, err := l.config.Tokens.Register(ctx, newRegistration(fn, p, secret))
+	answer, err := l.config.Tokens.Register(ctx, NewRegistration(fn, p, secret))
 	if err == nil && answer.Note != "" {
 		l.config.Note("note: %s: %s", p.ID, answer.Note)
 	}

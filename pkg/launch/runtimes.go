@@ -30,12 +30,12 @@ type opening struct {
 	since   time.Time // when silent was set
 }
 
-// runtimeNames lists all runtimes.
+// runtimeNames lists the runtimes of this machine.
 var runtimeNames = []string{instance.Process, instance.Docker}
 
 // get returns a runtime by name and opens it on first use.
 func (r *runtimes) get(ctx context.Context, name string) (ports.Runtime, error) {
-	if !slices.Contains(runtimeNames, name) {
+	if name != instance.Swarm && !slices.Contains(runtimeNames, name) {
 		return nil, fmt.Errorf("unknown runtime %q: expected %s", name, strings.Join(runtimeNames, " or "))
 	}
 	r.mu.Lock()
@@ -94,8 +94,8 @@ func (r *runtimes) stop(ctx context.Context, record instance.Record, grace time.
 // on all of them. In the second case, it skips an unavailable Docker engine. In the first, it returns
 // the error, because a container may exist.
 func (r *runtimes) stopLost(ctx context.Context, record instance.Record, grace time.Duration) error {
-	for _, name := range runtimeNames {
-		if record.Runtime != "" && record.Runtime != name {
+	for _, name := range append([]string{instance.Swarm}, runtimeNames...) {
+		if record.Runtime != name && (record.Runtime != "" || name == instance.Swarm) {
 			continue
 		}
 		rt, err := r.get(ctx, name)

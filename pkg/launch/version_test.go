@@ -39,6 +39,7 @@ func TestDefinitionsAsDocumented(t *testing.T) {
 		"command": "[serve]", "env": "{A: b}", "port": "9000", "contract": "openai", "kind": "training", "slo": "69ms", "gpus": "2", "weight": "3",
 		"tenant": "blue", "model": "{name: m, size: 98MiB}", "scale": "{min: 1}", "inflight": "4", "batcher": "{max: 4}", "timeout": "1m", "queue": "7", "restart": "always",
 		"limits": "{pids: 9}", "read_only": "true", "unmanaged": "stop", "probes": "{paths: [/health]}", "websocket": "keep", "labels": "{a: b}", "annotations": "{a: b}",
+		"affinity": "cookie", "aliases": "[Org/F]", "batch_window": "2s", "listed": "false", "loading": "comment", "ready": "{path: /ping}", "served": "m",
 	}
 	for field, value := range fields {
 		same := read(base+field+": "+value+"\n") == before

@@ -13,7 +13,7 @@ import (
 )
 
 // TestReplayNeedsMemoryFields records the decisions of a policy after events about memory and
-// adopted instances, about batches, and about classes of GPUs. A replay of the record makes the same decisions. A replay of a record in
+// adopted instances, about batches, about classes of GPUs, and about durations on one GPU. A replay of the record makes the same decisions. A replay of a record in
 // which any of the fields for them is missing makes other decisions.
 func TestReplayNeedsMemoryFields(t *testing.T) {
 	policy, err := queue.New(queue.Config{Policy: "gfaas", Pool: residency.Unlimited, Options: queue.Defaults()})
@@ -21,7 +21,7 @@ func TestReplayNeedsMemoryFields(t *testing.T) {
 		t.Fatal(err)
 	}
 	var numbers queue.Numbers
-	f, g, h, k := numbers.Of("f"), numbers.Of("g"), numbers.Of("h"), numbers.Of("k")
+	f, g, h, k, l := numbers.Of("f"), numbers.Of("g"), numbers.Of("h"), numbers.Of("k"), numbers.Of("l")
 	var text bytes.Buffer
 	text.WriteString(strings.Replace(header, `"policy":"fcfs"`, `"policy":"gfaas"`, 1))
 	spec := func(mem, need int64) queue.Function {
@@ -49,6 +49,8 @@ func TestReplayNeedsMemoryFields(t *testing.T) {
 		{&queue.Arrived{Function: h, ID: 4, At: 13 * time.Second}}, // the second call of h on -3
 		{&queue.FunctionSet{Function: k, Spec: spec(0, 0)}, &queue.Learned{Function: k, Spec: slow, Class: 2},
 			&queue.Learned{Function: k, Spec: spec(0, 0)}, &queue.Arrived{Function: k, ID: 5, At: 14 * time.Second}},
+		{&queue.FunctionSet{Function: l, Spec: spec(0, 0)}, &queue.Learned{Function: l, Spec: slow, Only: 1},
+			&queue.Learned{Function: l, Spec: spec(0, 0)}, &queue.Arrived{Function: l, ID: 6, At: 15 * time.Second}},
 	} {
 		now, step := time.Duration(step)*time.Second, int64(step)
 		actions := policy.Step(now, events, nil)
@@ -70,7 +72,7 @@ func TestReplayNeedsMemoryFields(t *testing.T) {
 	}
 	for _, c := range []struct{ text, shortened string }{
 		{`"container":-2,"mem_bytes":6`, `"container":-2`}, {`,"need_bytes":5`, ``}, {`"pinned":true,"mem_bytes":10`, `"pinned":true`},
-		{`"starting":true,"pinned":true`, `"pinned":true`}, {`,"each_ms":1000`, ``}, {`,"batch":3`, ``}, {`"mem_bytes":10,"class":2`, `"mem_bytes":10`}, {`,"class":2,"spec"`, `,"spec"`}, {`,"batches_itself":true`, ``},
+		{`"starting":true,"pinned":true`, `"pinned":true`}, {`,"each_ms":1000`, ``}, {`,"batch":3`, ``}, {`"mem_bytes":10,"class":2`, `"mem_bytes":10`}, {`,"class":2,"spec"`, `,"spec"`}, {`"function":"l","gpu":0,"spec"`, `"function":"l","spec"`}, {`,"batches_itself":true`, ``},
 	} {
 		if !strings.Contains(text.String(), c.text) {
 			t.Errorf("the record: want it to contain %s, got\n%s", c.text, &text)

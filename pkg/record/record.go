@@ -143,12 +143,14 @@ type Event struct {
 	Starting      bool           `json:"starting,omitempty"`
 	Short         bool           `json:"short,omitempty"` // the start failed for lack of GPU memory
 	Again         bool           `json:"again,omitempty"`
+	Bound         bool           `json:"bound,omitempty"` // arrived: the call is bound to the instance Container
 	Fault         bool           `json:"fault,omitempty"`
 	Renew         bool           `json:"renew,omitempty"`
 	Class         int32          `json:"class,omitempty"` // learned: only for GPUs of this class
 	Slice         float64        `json:"slice,omitempty"`
 	Pinned        bool           `json:"pinned,omitempty"`
 	Busy          float64        `json:"busy,omitempty"`
+	Times         float64        `json:"times,omitempty"`     // sized: how many times as long as usual the batch should take
 	Mem           int64          `json:"mem_bytes,omitempty"` // for occupied, measured and adopted
 	Stays         int64          `json:"stays_bytes,omitempty"`
 	EachMS        Millis         `json:"each_ms,omitempty"` // for an instance of a plan: execution time of a call on it
@@ -183,6 +185,11 @@ type Spec struct {
 
 	SharedModel   int32 `json:"shared_model,omitempty"`   // queue.Function.Model
 	BatchesItself bool  `json:"batches_itself,omitempty"` // instances of plans run batch calls at once
+
+	// BatchWindowMS is the batch window, if instances run batches. Without it, calls join a running instance only
+	// while no other call needs a slot, as in gateways before.
+	BatchWindowMS *Millis `json:"batch_window_ms,omitempty"`
+	BatchSlope    float64 `json:"batch_slope,omitempty"` // queue.Function.BatchSlope
 }
 
 // GPUProperties holds a GPU's properties for a policy.
@@ -195,7 +202,7 @@ type GPUProperties struct {
 // kinds maps each kind of event to its required fields.
 var kinds = map[string]struct{ function, invocation, gpu, properties, spec bool }{
 	"completed": {function: true, invocation: true}, "failed": {function: true, invocation: true}, "started": {function: true, invocation: true},
-	"cancelled": {function: true, invocation: true}, "arrived": {function: true, invocation: true}, "woke": {}, "used": {gpu: true},
+	"sized": {function: true, invocation: true}, "cancelled": {function: true, invocation: true}, "arrived": {function: true, invocation: true}, "woke": {}, "used": {gpu: true},
 	"function": {function: true, spec: true}, "function-gone": {function: true}, "learned": {function: true, spec: true},
 	"gpu": {gpu: true, properties: true}, "gpu-gone": {gpu: true}, "ready": {function: true}, "adopted": {function: true, gpu: true},
 	"lost": {function: true}, "moved": {function: true}, "occupied": {gpu: true}, "measured": {function: true},
@@ -215,11 +222,13 @@ func NewEvent(step int64, now time.Duration, ev queue.Event, name func(int32) st
 			ExecutedMS: Millis(ev.Executed), DeadlineMS: Millis(ev.Deadline), Starting: ev.Starting, Short: ev.OutOfMemory, Again: ev.Requeue}
 	case *queue.Started:
 		e = Event{Event: "started", Function: name(ev.Function), Invocation: new(ev.ID), Container: ev.Instance}
+	case *queue.Sized:
+		e = Event{Event: "sized", Function: name(ev.Function), Invocation: new(ev.ID), Container: ev.Instance, Times: ev.Times}
 	case *queue.Cancelled:
 		e = Event{Event: "cancelled", Function: name(ev.Function), Invocation: new(ev.ID)}
 	case *queue.Arrived:
 		e = Event{Event: "arrived", Function: name(ev.Function), Invocation: new(ev.ID),
-			ArrivedMS: Millis(ev.At), DeadlineMS: Millis(ev.Deadline)}
+			ArrivedMS: Millis(ev.At), DeadlineMS: Millis(ev.Deadline), Bound: ev.Bound, Container: ev.Instance}
 	case *queue.Woke:
 		e = Event{Event: "woke"}
 	case *queue.Used:
@@ -230,6 +239,9 @@ func NewEvent(step int64, now time.Duration, ev queue.Event, name func(int32) st
 		e = Event{Event: "function-gone", Function: name(ev.Function)}
 	case *queue.Learned:
 		e = Event{Event: "learned", Function: name(ev.Function), Spec: specOf(&ev.Spec), Class: ev.Class}
+		if ev.Only > 0 {
+			e.GPU = new(ev.Only - 1)
+		}
 	case *queue.GPUSet:
 		e = Event{Event: "gpu", GPU: new(ev.GPU), GPUProperties: &GPUProperties{ev.Slots, ev.Mem, ev.Class}}
 	case *queue.GPURemoved:
@@ -259,15 +271,23 @@ func NewEvent(step int64, now time.Duration, ev queue.Event, name func(int32) st
 }
 
 func specOf(f *queue.Function) *Spec {
-	return &Spec{WarmMS: Millis(f.Warm), ColdMS: Millis(f.Cold), LoadMS: Millis(f.Load), Mem: f.Mem, Need: f.MeasuredMem, Weight: f.Weight, SharedModel: f.Model, Tenant: f.Tenant,
-		Queue: f.Queue, Inflight: f.Inflight, Min: f.Min, Max: f.Max, Slice: f.Slice, IdleMS: Millis(f.Idle), Placed: f.Placed, BatchesItself: f.BatchesItself}
+	s := &Spec{WarmMS: Millis(f.Warm), ColdMS: Millis(f.Cold), LoadMS: Millis(f.Load), Mem: f.Mem, Need: f.MeasuredMem, Weight: f.Weight, SharedModel: f.Model, Tenant: f.Tenant,
+		Queue: f.Queue, Inflight: f.Inflight, Min: f.Min, Max: f.Max, Slice: f.Slice, IdleMS: Millis(f.Idle), Placed: f.Placed, BatchesItself: f.BatchesItself, BatchSlope: f.BatchSlope}
+	if f.Batches {
+		s.BatchWindowMS = new(Millis(f.BatchWindow))
+	}
+	return s
 }
 
 // function returns the queue.Function with the given name.
 func (s *Spec) function(name string) queue.Function {
-	return queue.Function{Name: name, Warm: time.Duration(s.WarmMS), Cold: time.Duration(s.ColdMS), Load: time.Duration(s.LoadMS),
+	f := queue.Function{Name: name, Warm: time.Duration(s.WarmMS), Cold: time.Duration(s.ColdMS), Load: time.Duration(s.LoadMS),
 		Mem: s.Mem, MeasuredMem: s.Need, Weight: s.Weight, Tenant: s.Tenant, Queue: s.Queue, Inflight: s.Inflight, Min: s.Min, Max: s.Max,
-		Model: s.SharedModel, Slice: s.Slice, Idle: time.Duration(s.IdleMS), Placed: s.Placed, BatchesItself: s.BatchesItself}
+		Model: s.SharedModel, Slice: s.Slice, Idle: time.Duration(s.IdleMS), Placed: s.Placed, BatchesItself: s.BatchesItself, BatchSlope: s.BatchSlope}
+	if s.BatchWindowMS != nil {
+		f.Batches, f.BatchWindow = true, time.Duration(max(*s.BatchWindowMS, 0))
+	}
+	return f
 }
 
 // event returns the event of a line. number returns the number of a function by its name.
@@ -303,10 +323,12 @@ func (e *Event) event(number func(string) int32) (queue.Event, error) {
 		return &queue.Failed{Execution: execution, Starting: e.Starting, OutOfMemory: e.Short, Requeue: e.Again, Deadline: deadline}, nil
 	case "started":
 		return &queue.Started{Function: function, Instance: instance, ID: id}, nil
+	case "sized":
+		return &queue.Sized{Function: function, Instance: instance, ID: id, Times: e.Times}, nil
 	case "cancelled":
 		return &queue.Cancelled{Function: function, ID: id}, nil
 	case "arrived":
-		return &queue.Arrived{Function: function, ID: id, At: time.Duration(e.ArrivedMS), Deadline: deadline}, nil
+		return &queue.Arrived{Function: function, ID: id, At: time.Duration(e.ArrivedMS), Deadline: deadline, Bound: e.Bound, Instance: instance}, nil
 	case "used":
 		return &queue.Used{GPU: gpu, Busy: e.Busy}, nil
 	case "function":
@@ -314,7 +336,11 @@ func (e *Event) event(number func(string) int32) (queue.Event, error) {
 	case "function-gone":
 		return &queue.FunctionRemoved{Function: function}, nil
 	case "learned":
-		return &queue.Learned{Function: function, Spec: e.Spec.function(e.Function), Class: e.Class}, nil
+		learned := &queue.Learned{Function: function, Spec: e.Spec.function(e.Function), Class: e.Class}
+		if e.GPU != nil {
+			learned.Only = *e.GPU + 1
+		}
+		return learned, nil
 	case "gpu":
 		return &queue.GPUSet{GPU: gpu, Slots: e.GPUProperties.Slots, Mem: e.GPUProperties.Mem, Class: e.GPUProperties.Class}, nil
 	case "gpu-gone":
@@ -359,6 +385,8 @@ func (e *Event) check() error {
 		return fmt.Errorf("spec: expected what the function costs")
 	case e.Slice < 0 || e.Slice > 1:
 		return fmt.Errorf("slice: expected 0 to 1")
+	case e.Event == "sized" && !(e.Times > 0 && e.Times < maxNumber):
+		return fmt.Errorf("times: expected more than 0 and less than %d", maxNumber)
 	case e.Mem < 0:
 		return fmt.Errorf("mem_bytes: expected 0 or more")
 	case e.Stays < 0 || e.Stays > e.Mem:
@@ -376,7 +404,7 @@ const (
 
 // valid reports whether the values are valid for a policy.
 func (s *Spec) valid() bool {
-	return s != nil && s.WarmMS >= 0 && s.ColdMS >= 0 && s.LoadMS >= 0 && s.Mem >= 0 && s.Need >= 0 && s.Weight > 0 && s.Slice >= 0 && s.Slice <= 1 &&
+	return s != nil && s.WarmMS >= 0 && s.ColdMS >= 0 && s.LoadMS >= 0 && s.Mem >= 0 && s.Need >= 0 && s.Weight > 0 && s.BatchSlope >= 0 && s.Slice >= 0 && s.Slice <= 1 &&
 		s.Model >= 0 && s.Model < maxNumber && s.Tenant >= 0 && s.Tenant < maxNumber && s.IdleMS >= 0 &&
 		min(s.Queue, s.Inflight, s.Min, s.Max) >= 0 && max(s.Inflight, s.Min, s.Max) < maxNumber
 }

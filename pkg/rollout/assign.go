@@ -219,8 +219,9 @@ func Notes(p plan.Plan, list []Assignment) (notes []string) {
 		notes = append(notes, fmt.Sprintf("the plan leaves %v requests per second of %s unplaced: %s", u.RPS, u.Function, u.Reason))
 	}
 	for _, a := range withoutBatches(list) {
-		notes = append(notes, fmt.Sprintf("the plan counts on batches of %d calls for function %s, but gfaas serve sends one call at a time to its instances: "+
-			"set batcher in its file if the gateway should form batches, or inflight if the server does (docs/gateway.md, \"Batches\")", a.Batch, a.Function.Name))
+		notes = append(notes, fmt.Sprintf("the plan counts on batches of %d calls for function %s, but gfaas serve sends one call at a time to its instances, and counts on %s calls per second "+
+			"of %s instead of %s: plan with --functions, or set batcher in its file if the gateway should form batches, or inflight if the server does (docs/gateway.md, \"Batches\")",
+			a.Batch, a.Function.Name, number.Plain(a.RPS/float64(a.Batch)), a.ID, number.Plain(a.RPS)))
 	}
 	for _, name := range slowedByHandOver(p, list) {
 		notes = append(notes, fmt.Sprintf("function %s takes one call at a time (inflight: 1), so its instances are idle for about %v between two calls of gfaas serve, "+
@@ -236,7 +237,7 @@ func Notes(p plan.Plan, list []Assignment) (notes []string) {
 func withoutBatches(list []Assignment) (out []Assignment) {
 	for _, a := range list {
 		named := slices.ContainsFunc(out, func(other Assignment) bool { return other.Function.Name == a.Function.Name })
-		if a.Batch > 1 && a.Function.Batcher == nil && a.Function.Inflight <= 1 && !named {
+		if a.Batch > 1 && !a.Function.Batches() && !named {
 			out = append(out, a)
 		}
 	}

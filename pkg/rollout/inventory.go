@@ -115,9 +115,9 @@ type Repairer interface {
 	Repair(ctx context.Context, records ...instance.Record) (aside string, err error)
 }
 
-// Ready waits until the instance at address answers by the contract and returns the contract, with "auto"
+// Ready waits until the instance of fn at address passes its health check and returns the contract, with "auto"
 // resolved. It gives up if alive returns an error; alive may be nil.
-type Ready func(ctx context.Context, address, contract string, alive func(context.Context) error) (string, error)
+type Ready func(ctx context.Context, address string, fn function.Function, alive func(context.Context) error) (string, error)
 
 // Repair adds the inventory's lost instances to the catalog and replaces a damaged catalog. It reports whether
 // there was anything to repair.
@@ -141,7 +141,7 @@ func (v Inventory) complete(ctx context.Context, ready Ready) {
 		}
 		v.Lost[i].State = instance.Starting
 		limited, cancel := context.WithTimeout(ctx, readyTimeout)
-		if found, err := ready(limited, r.Handle.Address, fn.Contract, nil); err == nil {
+		if found, err := ready(limited, r.Handle.Address, fn, nil); err == nil {
 			v.Lost[i].State, v.Lost[i].Contract = instance.Ready, found
 		}
 		cancel()

@@ -94,9 +94,9 @@ func (g *gap) close() (allWaited bool) {
 	return g.newlyWaiting == 0
 }
 
-// overlap returns how long an invocation executes between two times.
+// overlap returns for how long an invocation executes between two times, and counts.
 func overlap(v *invocation, from, to time.Duration) time.Duration {
-	return max(min(v.end, to)-max(v.executes, from), 0)
+	return max(min(v.end, to)-max(v.counted, from), 0)
 }
 
 func (g *gap) execute(function int32, ran time.Duration) {

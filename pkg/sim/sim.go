@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/policy/queue"
@@ -39,6 +40,11 @@ type Config struct {
 	// Demand is the share of a GPU that an invocation keeps busy, for policies that adapt to
 	// utilization; 0 means the whole GPU.
 	Demand float64
+	// WeightsMem is the memory of each GPU, in bytes, for the weights that functions share (gfaas-modeld's
+	// capacity); 0 means no limit. It does not count for Mem.
+	WeightsMem int64
+	// BatchWindow is how long invocations join a batch while others wait for another instance.
+	BatchWindow time.Duration
 	// Decide, unless nil, is called for every decision.
 	Decide func(now time.Duration, a *queue.Action) error
 	// Restart, unless nil, discards the effects of earlier calls of Decide. Callers of Run call it
@@ -61,6 +67,8 @@ type run struct {
 	starts      int64
 	busy        []int32 // by GPU: invocations in flight
 	flight      flight
+	batches     batches
+	weights     *weights // nil if functions share none
 	events      []queue.Event
 	arrivals    []queue.Arrived   // the Arrived events in events
 	completions []queue.Completed // the Completed events in events
@@ -93,6 +101,10 @@ func newRun(c Config, rows trace.Rows) (*run, error) {
 	}
 	r := &run{config: c, policy: p, trace: rows, busy: make([]int32, c.GPUs), evicted: evictions{time: make([]time.Duration, c.GPUs)},
 		stats: newStats(len(c.Functions)), gap: newGap(c.Functions), wake: queue.Never}
+	if c.Policy != "batch" && slices.ContainsFunc(c.Functions, func(f trace.Function) bool { return f.Inflight > 1 }) {
+		r.batches.running = map[residency.ID]*batch{}
+	}
+	r.weights = newWeights(&c)
 	p.Step(0, setUp(c), nil)
 	return r, r.advance()
 }
@@ -121,8 +133,12 @@ func setUp(c Config) []queue.Event {
 	}
 	functions := policyFunctions(c.Functions)
 	for i := range functions {
-		if f := &functions[i]; queue.OneAtATime(c.Policy) {
+		f := &functions[i]
+		if queue.OneAtATime(c.Policy) {
 			f.Cold = f.Warm + f.Load // there are no instances (R18)
+		}
+		if f.Inflight > 1 {
+			f.Batches, f.BatchWindow = true, c.BatchWindow
 		}
 	}
 	for i := range functions {
@@ -143,7 +159,7 @@ func policyFunctions(functions []trace.Function) []queue.Function {
 	list := make([]queue.Function, len(functions))
 	for i, f := range functions {
 		list[i] = queue.Function{Name: f.Name, Warm: f.Warm, Cold: f.Cold, Load: f.Load, Mem: memory(f.MemMiB), Weight: f.Weight,
-			Model: number(models, f.Model, i+1), Tenant: number(tenants, f.Tenant, len(tenants))}
+			Model: number(models, f.Model, i+1), Tenant: number(tenants, f.Tenant, len(tenants)), Inflight: int32(f.Inflight), BatchSlope: f.BatchSlope}
 	}
 	return list
 }
@@ -173,6 +189,8 @@ func (r *run) step() (done bool, err error) {
 	r.now = now
 	r.gap.closeWindows(now, &r.flight)
 	r.events, r.arrivals, r.completions = r.events[:0], r.arrivals[:0], r.completions[:0]
+	r.ready()
+	r.loadWeights()
 	r.complete()
 	r.deliverWake()
 	if err := r.arrive(); err != nil {
@@ -202,6 +220,12 @@ func (r *run) upcoming() (now time.Duration, found bool) {
 	}
 	if r.flight.len() > 0 && (!found || r.flight.end() < now) {
 		now, found = r.flight.end(), true
+	}
+	if r.batches.starts.Len() > 0 && (!found || r.batches.starts.At() < now) {
+		now, found = r.batches.starts.At(), true
+	}
+	if r.weights != nil && r.weights.loads.Len() > 0 && (!found || r.weights.loads.At() < now) {
+		now, found = r.weights.loads.At(), true
 	}
 	if r.wake < queue.Never && (!found || r.wake < now) {
 		now, found = r.wake, true
@@ -241,8 +265,13 @@ func (r *run) sample() {
 // complete ends the invocations that are due, by GPU and order of start (R1).
 func (r *run) complete() {
 	for r.flight.len() > 0 && r.flight.end() == r.now {
-		v := r.flight.pop()
-		r.busy[v.gpu]--
+		place := r.flight.pop()
+		v := &r.flight.entries[place]
+		if r.batched(v.function) {
+			r.leave(place)
+		} else {
+			r.busy[v.gpu]--
+		}
 		r.stats.completed(v)
 		r.gap.completed(v)
 		if r.now < r.config.RepeatUntil && v.end > v.dispatched { // otherwise, time would stand still
@@ -310,6 +339,8 @@ func (r *run) perform(a *queue.Action) error {
 		r.gap.removeWaiting(a.Function)
 	case queue.Wake:
 		r.wake = a.At
+	case queue.Remove:
+		r.releaseWeights(a.Instance)
 	case queue.Offload:
 		if !a.Reason.AheadOfNeed() {
 			r.evicted.add(r.now, a.GPU, r.config.Functions[a.Function].Load)
@@ -327,24 +358,33 @@ func (r *run) perform(a *queue.Action) error {
 // start begins an invocation. It takes the duration that the policy expects, lengthened by the
 // interference of other invocations on its GPU.
 func (r *run) start(a *queue.Action) error {
-	total, warm := a.Expected, min(r.gap.functions[a.Function].warm, a.Expected)
+	total, work := a.Expected, min(r.gap.functions[a.Function].warm, a.Expected)
+	executing := work
+	if r.batched(a.Function) {
+		executing = queue.InBatch(work, r.config.Functions[a.Function].BatchSlope, r.batches.size(a.Instance)+1)
+	}
 	if others := r.busy[a.GPU]; others > 0 && r.config.Interference > 0 {
 		factor := 1 + r.config.Interference*float64(others)
-		total, warm = stretch(total, factor), stretch(warm, factor)
+		total, work, executing = stretch(total, factor), stretch(work, factor), stretch(executing, factor)
 	}
-	extra, executing := r.moving(a)
-	total, warm = total+extra, min(warm+executing, total+extra)
+	extra, paging := r.moving(a)
+	total += extra
+	work, executing = min(work+paging, total), min(executing+paging, total)
 	end := r.now + total
 	if end < r.now {
 		return fmt.Errorf("the simulated time exceeds %s ms", trace.Millis(math.MaxInt64))
 	}
-	r.busy[a.GPU]++
-	v := invocation{end: end, executes: end - warm, dispatched: r.now, arrived: a.Arrived, id: a.ID,
-		function: a.Function, gpu: a.GPU, instance: a.Instance}
-	r.flight.push(v, r.starts)
-	r.starts++
+	v := invocation{end: end, executes: end - executing, dispatched: r.now, arrived: a.Arrived, id: a.ID,
+		function: a.Function, gpu: a.GPU, instance: a.Instance, counted: end - executing, remaining: float64(work)}
+	place := r.flight.push(v, r.starts)
+	if r.starts++; r.batched(a.Function) {
+		r.join(place, a)
+	} else {
+		r.busy[a.GPU]++
+	}
+	r.usesWeights(a, v.executes)
 	r.stats.started(a)
-	r.gap.started(a.Function, warm)
+	r.gap.started(a.Function, work)
 	return nil
 }
 

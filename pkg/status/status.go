@@ -33,13 +33,17 @@ type Scale struct {
 
 // GPU is the status of a GPU.
 type GPU struct {
-	GPU         string   `json:"gpu"`   // as in gpu.ParseDevice
+	GPU         string   `json:"gpu"`   // as in gpu.ParseDevice; in a fleet, with the name of its node
 	Slots       *int     `json:"slots"` // calls that it can run at once
 	Running     *int     `json:"running"`
 	BusyPct     *float64 `json:"busy_pct"`
 	MemUsedMiB  *float64 `json:"mem_used_mib"`  // used by all programs on the GPU, contexts included, as its driver reports it; without a report, used by instances
 	MemOtherMiB *float64 `json:"mem_other_mib"` // part of it that programs other than the gateway's instances use
 	MemMiB      *float64 `json:"mem_mib"`
+
+	// Closed reports that the gateway starts nothing on the GPU, because its node is down or draining, or
+	// because the managers of the swarm have no quorum.
+	Closed bool `json:"closed,omitempty"`
 }
 
 // The states of a function.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,6 +15,9 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
+
+// maxInflight is the limit on Function.Inflight.
+const maxInflight = 4096
 
 // absent marks a duration that is missing in the file.
 const absent = time.Duration(-1)
@@ -127,6 +131,13 @@ func costColumns(header []string) []csvfile.Column[Function] {
 		c.Print = func(f *Function) string { return csvfile.Format(*field(f)) }
 		return c
 	}
+	inflight := csvfile.Field("inflight", csvfile.Whole(1, maxInflight), func(f *Function) *int { return &f.Inflight })
+	inflight.Print = func(f *Function) string {
+		if f.Inflight == 0 {
+			return ""
+		}
+		return strconv.Itoa(f.Inflight)
+	}
 	columns := []csvfile.Column[Function]{
 		text(columnName(header, "function", "func_name"), func(f *Function) *string { return &f.Name }),
 		duration(columnName(header, "warm_ms", "warm_dur_ms"), func(f *Function) *time.Duration { return &f.Warm }),
@@ -136,14 +147,29 @@ func costColumns(header []string) []csvfile.Column[Function] {
 		number("weight", csvfile.Positive, func(f *Function) *float64 { return &f.Weight }),
 		text("tenant", func(f *Function) *string { return &f.Tenant }),
 		text("model", func(f *Function) *string { return &f.Model }),
+		inflight,
+		number("batch_slope", csvfile.Number, func(f *Function) *float64 { return &f.BatchSlope }),
+		duration("shared_start_ms", func(f *Function) *time.Duration { return &f.SharedStart }),
+		number("weights_mib", csvfile.Number, func(f *Function) *float64 { return &f.WeightsMiB }),
 	}
 	columns[0].Required, columns[1].Required = true, true
 	return columns
 }
 
-// WriteFunctions writes function costs with all columns, after a header.
+// WriteFunctions writes function costs with all columns, after a header. It omits the columns about
+// shared weights if no function has them, and then those about batches as well.
 func WriteFunctions(w io.Writer, functions []Function) error {
-	return csvfile.Write(w, costColumns(nil), functions)
+	columns := costColumns(nil)
+	for _, used := range []func(Function) bool{
+		func(f Function) bool { return f.SharedStart > 0 || f.WeightsMiB > 0 },
+		func(f Function) bool { return f.Inflight > 0 || f.BatchSlope > 0 },
+	} {
+		if slices.ContainsFunc(functions, used) {
+			break
+		}
+		columns = columns[:len(columns)-2]
+	}
+	return csvfile.Write(w, columns, functions)
 }
 
 // isProfile distinguishes a profile from function costs by its columns.
@@ -187,7 +213,9 @@ func fromProfile(file io.Reader, name, model string) ([]Function, error) {
 		if len(measured) == 0 {
 			return nil, fault(name, of[f.Name][0].Line, "warm_ms", "empty in all configurations of function %s, expected a value in at least one", csvfile.Quote(f.Name))
 		}
-		functions[i] = costs(slices.MaxFunc(measured, alone))
+		like := slices.MaxFunc(measured, alone)
+		functions[i] = costs(like)
+		functions[i].BatchSlope, _ = profile.BatchSlope(measured, like.SMPct, like.Quota)
 	}
 	return functions, nil
 }

@@ -30,7 +30,15 @@ type Function struct {
 	Weight float64       // share of the GPU relative to other functions, above 0
 	Tenant string
 	Model  string // shared by the functions with the same value; default: the function's name
-	Line   int    // line in its file
+	// Inflight is the number of invocations that an instance runs at once; 0 means 1. BatchSlope is how much longer each
+	// takes for every other one that runs with it, as a part of Warm.
+	Inflight   int
+	BatchSlope float64
+	// SharedStart is how long a start takes on a GPU that already has the weights of Model for Tenant; 0 means that
+	// the function shares no weights. WeightsMiB is their memory, which MemMiB does not include.
+	SharedStart time.Duration
+	WeightsMiB  float64
+	Line        int // line in its file
 }
 
 // Row is one invocation of a trace.

@@ -209,7 +209,7 @@ func TestFunctionsOfAProfile(t *testing.T) {
 		"b,100,1,1,9,9,30,,,,\n"), "p.csv")
 	want := []Function{
 		{Name: "b", Warm: 20 * ms, Cold: 20 * ms, MemMiB: 30, Weight: 1, Model: "b", Line: 2},
-		{Name: "a", Warm: 10250 * time.Microsecond, Cold: 100 * ms, Load: 5 * ms, MemMiB: 12.5, Weight: 1, Model: "a", Line: 6},
+		{Name: "a", Warm: 10250 * time.Microsecond, Cold: 100 * ms, Load: 5 * ms, MemMiB: 12.5, Weight: 1, Model: "a", BatchSlope: 1.75 / 10.25, Line: 6},
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v; want %v", got, err, want)

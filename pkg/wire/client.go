@@ -14,7 +14,8 @@ import (
 const (
 	Magic      uint32 = 0x31544647 // "GFT1"
 	Version    uint16 = 2
-	MaxMessage        = 512 // bytes; a longer record is an error
+	MaxMessage        = 512  // bytes; a longer record is an error, except a grant
+	MaxGrant          = 4096 // bytes of the text of a grant
 	HeaderSize        = 16
 )
 
@@ -38,6 +39,8 @@ const (
 
 	MsgMove  MsgType = 11 // daemon to process: move managed memory (GFAAS_OVERSUBSCRIBE); older libraries ignore it
 	MsgMoved MsgType = 12 // process to daemon: answers a Move
+
+	MsgGrant MsgType = 13 // process to daemon, before a hello or MsgUnmanaged: the instance's grant (AppendGrant)
 )
 
 // Values of UnmanagedProgram.Kind: why a program that a process starts would run without the preload
@@ -254,6 +257,24 @@ func must(buf []byte, err error) []byte {
 		panic(err)
 	}
 	return buf
+}
+
+// AppendGrant appends the encoding of a MsgGrant: a header and the text of a grant, at most MaxGrant bytes. It is the
+// only message of variable size, and Parse refuses it. A process sends it before its first message, and does not
+// wait for an answer: the answer to that message follows both.
+func AppendGrant(buf []byte, grant string) []byte {
+	h := Header{Magic: Magic, Type: uint16(MsgGrant), Version: Version, Size: uint32(HeaderSize + len(grant))}
+	return append(must(binary.Append(buf, binary.LittleEndian, h)), grant...)
+}
+
+// ReadGrant returns the text of a frame that is a MsgGrant. It returns false if the frame is another message.
+func ReadGrant(frame []byte) (grant string, ok bool) {
+	var h Header
+	_, err := binary.Decode(frame, binary.LittleEndian, &h)
+	if err != nil || h.Magic != Magic || h.Version != Version || MsgType(h.Type) != MsgGrant || int(h.Size) != len(frame) {
+		return "", false
+	}
+	return string(frame[HeaderSize:]), true
 }
 
 // For encodes the message for a peer that uses the given version of the protocol.

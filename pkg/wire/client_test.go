@@ -69,6 +69,29 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
+// TestGrantFrame: a grant has its own reader, because it is longer than all other messages and of variable size.
+func TestGrantFrame(t *testing.T) {
+	long := strings.Repeat("g", MaxGrant)
+	for _, text := range []string{"", "gfaas-grant-v1.a.b", long} {
+		frame := AppendGrant(nil, text)
+		if got, ok := ReadGrant(frame); !ok || got != text {
+			t.Errorf("ReadGrant of %d bytes: got %d bytes, %v; want the same text", len(text), len(got), ok)
+		}
+		if m, err := Parse(frame); err == nil {
+			t.Errorf("Parse of a grant: got %v, want an error, so that older daemons and newer ones agree", m)
+		}
+	}
+	good := AppendGrant(nil, "text")
+	for name, frame := range map[string][]byte{
+		"empty": nil, "cut": good[:len(good)-1], "longer than its header says": append(bytes.Clone(good), 'x'),
+		"another message": Append(nil, Request{}), "another version": append(append(bytes.Clone(good[:6]), 9, 0), good[8:]...),
+	} {
+		if got, ok := ReadGrant(frame); ok {
+			t.Errorf("ReadGrant, %s: got %q, want false", name, got)
+		}
+	}
+}
+
 func TestMakeName(t *testing.T) {
 	for _, bad := range []string{strings.Repeat("x", 64), "a\x00b"} {
 		if _, err := MakeName(bad); err == nil {
@@ -90,6 +113,9 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		m, err := Parse(frame)
+		if text, ok := ReadGrant(frame); ok && !bytes.Equal(AppendGrant(nil, text)[:8], frame[:8]) {
+			t.Fatalf("ReadGrant of %x: got %q, but its encoding differs", frame, text)
+		}
 		if kind := Kind(frame); (kind == 0) != (err != nil) || err == nil && kind != m.Type() {
 			t.Fatalf("Kind of %x: got %d, but Parse returned %v, %v", frame, kind, m, err)
 		}

@@ -227,8 +227,23 @@ type StoredIn struct {
 	Instance string `json:"instance"`
 }
 
+// Devices is the answer to GET /v1/devices: the memory of all GPUs of the machine.
+type Devices struct {
+	GPUs []DeviceMemory `json:"gpus"`
+}
+
+// DeviceMemory is the memory of a GPU, in bytes, as its driver reports it.
+type DeviceMemory struct {
+	GPU       string        `json:"gpu"` // as in an Allocation
+	Total     int64         `json:"total"`
+	Free      int64         `json:"free"`
+	Processes map[int]int64 `json:"processes,omitempty"` // by PID, contexts included; nil if the driver does not report them
+	Error     string        `json:"error,omitempty"`     // why the driver reports nothing
+}
+
 // Status is the state of the token daemon, as printed by gfaas-tokend status.
 type Status struct {
+	Node     string      `json:"node,omitempty"` // name of the node in grants; empty without trusted keys
 	WindowMS float64     `json:"window_ms"`
 	Policy   string      `json:"policy"`
 	GPUs     []GPUStatus `json:"gpus"`

@@ -38,25 +38,31 @@ func (f InstanceFault) String() string {
 	return text
 }
 
+// OfGPU reports whether the GPU itself may be the cause of the error, such as a memory error that it has contained.
+func (f InstanceFault) OfGPU() bool { return f.Code == contained }
+
 // Faults is the answer to GET /v1/faults.
 type Faults struct {
 	Faults []InstanceFault `json:"faults"`
 }
 
+// contained is the code of an error that the GPU has contained to one process.
+const contained = 226
+
 // faultNames maps the codes of errors that end a process's use of CUDA to their names.
 var faultNames = map[uint32]string{
-	226: "CUDA_ERROR_CONTAINED",
-	700: "CUDA_ERROR_ILLEGAL_ADDRESS",
-	702: "CUDA_ERROR_LAUNCH_TIMEOUT",
-	710: "CUDA_ERROR_ASSERT",
-	714: "CUDA_ERROR_HARDWARE_STACK_ERROR",
-	715: "CUDA_ERROR_ILLEGAL_INSTRUCTION",
-	716: "CUDA_ERROR_MISALIGNED_ADDRESS",
-	717: "CUDA_ERROR_INVALID_ADDRESS_SPACE",
-	718: "CUDA_ERROR_INVALID_PC",
-	719: "CUDA_ERROR_LAUNCH_FAILED",
-	810: "CUDA_ERROR_MPS_CLIENT_TERMINATED",
-	911: "CUDA_ERROR_EXTERNAL_DEVICE",
+	contained: "CUDA_ERROR_CONTAINED",
+	700:       "CUDA_ERROR_ILLEGAL_ADDRESS",
+	702:       "CUDA_ERROR_LAUNCH_TIMEOUT",
+	710:       "CUDA_ERROR_ASSERT",
+	714:       "CUDA_ERROR_HARDWARE_STACK_ERROR",
+	715:       "CUDA_ERROR_ILLEGAL_INSTRUCTION",
+	716:       "CUDA_ERROR_MISALIGNED_ADDRESS",
+	717:       "CUDA_ERROR_INVALID_ADDRESS_SPACE",
+	718:       "CUDA_ERROR_INVALID_PC",
+	719:       "CUDA_ERROR_LAUNCH_FAILED",
+	810:       "CUDA_ERROR_MPS_CLIENT_TERMINATED",
+	911:       "CUDA_ERROR_EXTERNAL_DEVICE",
 }
 
 // FaultName returns the name of an error that ends a process's use of CUDA, or "" for other codes.

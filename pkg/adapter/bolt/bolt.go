@@ -24,6 +24,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"go.etcd.io/bbolt"
 
@@ -113,9 +114,12 @@ func (d *DB) update(ctx context.Context, change func(tx *bbolt.Tx, s *state) err
 
 // Apply adds the functions, or replaces those with the same names.
 func (d *DB) Apply(ctx context.Context, functions ...function.Function) error {
-	return d.update(ctx, func(tx *bbolt.Tx, _ *state) error {
+	return d.update(ctx, func(tx *bbolt.Tx, s *state) error {
+		if err := ports.CheckApply(s.functions, functions); err != nil {
+			return err
+		}
 		for _, f := range functions {
-			if err := putFunction(tx, f); err != nil {
+			if err := putFunction(tx, f, time.Now()); err != nil {
 				return err
 			}
 		}
@@ -125,19 +129,26 @@ func (d *DB) Apply(ctx context.Context, functions ...function.Function) error {
 
 // Change modifies the function with this name by change.
 func (d *DB) Change(ctx context.Context, name string, change func(*function.Function) error) error {
-	return d.update(ctx, func(tx *bbolt.Tx, _ *state) error {
+	return d.update(ctx, func(tx *bbolt.Tx, s *state) error {
 		text := tx.Bucket(functionsBucket).Get([]byte(name))
 		if text == nil {
 			return &ports.NotFoundError{Kind: "function", Names: []string{name}}
 		}
+		var applied time.Time
 		f, err := decodeFunction(text)
 		if err == nil {
+			applied, err = decodeApplied(text)
+		}
+		if err == nil {
 			err = change(&f)
+		}
+		if err == nil {
+			err = ports.CheckApply(s.functions, []function.Function{f})
 		}
 		if err != nil {
 			return err
 		}
-		return putFunction(tx, f)
+		return putFunction(tx, f, applied)
 	})
 }
 
@@ -224,16 +235,32 @@ func (d *DB) DeleteModel(ctx context.Context, tenant, name string) error {
 // storedFunction is the stored form of a function: its document, which is a public
 // format, and the folder in which its relative command starts.
 type storedFunction struct {
-	Dir  string `json:"dir"`
-	YAML string `json:"yaml"`
+	Dir     string    `json:"dir"`
+	YAML    string    `json:"yaml"`
+	Applied time.Time `json:"applied,omitzero"` // in UTC
 }
 
-func putFunction(tx *bbolt.Tx, f function.Function) error {
+// putFunction stores a function that was applied at the given time. An unchanged function keeps its
+// time.
+func putFunction(tx *bbolt.Tx, f function.Function, applied time.Time) error {
 	text, err := function.Format([]function.Function{f})
 	if err != nil {
 		return err
 	}
-	return put(tx.Bucket(functionsBucket), f.Name, storedFunction{Dir: f.Dir, YAML: string(text)})
+	bucket := tx.Bucket(functionsBucket)
+	stored := storedFunction{Dir: f.Dir, YAML: string(text), Applied: applied.UTC().Truncate(time.Second)}
+	if old := bucket.Get([]byte(f.Name)); old != nil {
+		if before, err := decodeJSON[storedFunction](old); err == nil && before.Dir == stored.Dir && before.YAML == stored.YAML {
+			stored.Applied = before.Applied
+		}
+	}
+	return put(bucket, f.Name, stored)
+}
+
+// decodeApplied returns when a stored function was applied.
+func decodeApplied(text []byte) (time.Time, error) {
+	s, err := decodeJSON[storedFunction](text)
+	return s.Applied, err
 }
 
 func decodeFunction(text []byte) (f function.Function, err error) {

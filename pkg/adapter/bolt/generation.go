@@ -37,6 +37,7 @@ type state struct {
 	image []byte // its bbolt database
 
 	functions []function.Function // by name
+	applied   []time.Time         // of functions, in the same order; zero if an earlier release applied it
 	instances []instance.Record   // by ID
 	models    []wire.Record       // by tenant and name
 
@@ -146,6 +147,7 @@ func decode(image []byte) (*state, error) {
 		return db.View(func(tx *bbolt.Tx) error {
 			return errors.Join(
 				list(tx, functionsBucket, decodeFunction, &s.functions),
+				list(tx, functionsBucket, decodeApplied, &s.applied),
 				list(tx, instancesBucket, decodeJSON, &s.instances),
 				list(tx, modelsBucket, decodeJSON, &s.models))
 		})

@@ -71,7 +71,12 @@ func (d *DB) List(ctx context.Context) (ports.Listing, error) {
 	if err != nil {
 		return ports.Listing{}, err
 	}
-	next := ports.Listing{Revision: l.listing.Revision, Functions: slices.Clip(s.functions), Instances: slices.Clip(s.instances)}
+	next := ports.Listing{Revision: l.listing.Revision, Functions: slices.Clip(s.functions), Instances: slices.Clip(s.instances), Applied: map[string]time.Time{}}
+	for i, fn := range s.functions {
+		if !s.applied[i].IsZero() {
+			next.Applied[fn.Name] = s.applied[i]
+		}
+	}
 	if next.Revision == 0 || !reflect.DeepEqual(next, l.listing) {
 		next.Revision++
 		l.listing = next

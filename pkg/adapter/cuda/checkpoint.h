@@ -3,6 +3,7 @@
 
 #define CUDA_EXACT_NAMES
 #include "cuda.h"
+#include "headers.h"
 
 /* The driver's checkpoints of other processes. */
 typedef struct checkpoints checkpoints;

@@ -6,6 +6,7 @@
 
 #define CUDA_EXACT_NAMES
 #include "cuda.h"
+#include "headers.h"
 
 #include <stdbool.h>
 

@@ -1,16 +1,11 @@
 package docker_test
 
 import (
-	"archive/tar"
-	"bytes"
 	"context"
 	"errors"
-	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +16,7 @@ import (
 	"github.com/docker/docker/client"
 
 	"github.com/gfaas/gfaas/pkg/adapter/docker"
+	"github.com/gfaas/gfaas/pkg/adapter/docker/dockertest"
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
@@ -47,43 +43,12 @@ func connect(t *testing.T) *client.Client {
 	return engine
 }
 
-var sharedObject = regexp.MustCompile(`(/\S+) \(0x`)
-
-// importImage creates an image of a program and the libraries that ldd lists. Its cleanup
-// removes the image, and fails the test if it left containers. The name is unique, so that
-// other test runs on this engine do not interfere.
+// importImage creates an image of files. Its cleanup removes the image, and fails the test if it left containers. The
+// name is unique, so that other test runs on this engine do not interfere.
 func importImage(t *testing.T, engine *client.Client, title string, files map[string]string, changes ...string) (name string) {
 	t.Helper()
 	name = "gfaas-" + title + ":" + preload.NewSecret()[:12]
-	var root bytes.Buffer
-	archive := tar.NewWriter(&root)
-	for target, source := range files {
-		text, err := os.ReadFile(source)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := archive.WriteHeader(&tar.Header{Name: target, Mode: 0o755, Size: int64(len(text))}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := archive.Write(text); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := archive.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: "bin/link", Linkname: "../probe", Mode: 0o777}); err != nil {
-		t.Fatal(err)
-	}
-	if err := archive.Close(); err != nil {
-		t.Fatal(err)
-	}
-	stream, err := engine.ImageImport(t.Context(), image.ImportSource{Source: &root, SourceName: "-"}, name, image.ImportOptions{Changes: changes})
-	if err != nil {
-		t.Fatal(err)
-	}
-	answer, err := io.ReadAll(stream)
-	_ = stream.Close()
-	if err != nil || bytes.Contains(answer, []byte(`"error"`)) {
-		t.Fatalf("import image %s: %s, %v", name, answer, err)
-	}
+	dockertest.Import(t, engine, name, files, changes...)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), engineTimeout)
 		defer cancel()
@@ -98,23 +63,9 @@ func importImage(t *testing.T, engine *client.Client, title string, files map[st
 	return name
 }
 
-// withLibraries maps the paths in an image of a program and its libraries to local files.
-func withLibraries(t *testing.T, program string) map[string]string {
-	t.Helper()
-	files := map[string]string{"probe": program}
-	listing, err := exec.Command("ldd", program).Output()
-	if err != nil {
-		t.Fatalf("ldd: %v", err)
-	}
-	for _, match := range sharedObject.FindAllStringSubmatch(string(listing), -1) {
-		files[strings.TrimPrefix(match[1], "/")] = match[1]
-	}
-	return files
-}
-
 func TestConformance(t *testing.T) {
 	engine := connect(t)
-	name := importImage(t, engine, "conformance", withLibraries(t, instancetest.BuildProbe(t)), `ENTRYPOINT ["/bin/link"]`)
+	name := importImage(t, engine, "conformance", dockertest.Probe(t, instancetest.BuildProbe(t)), `ENTRYPOINT ["/bin/link"]`)
 	config := newConfig(t)
 	instancetest.Run(t, instancetest.Suite{
 		OperationTimeout: engineTimeout,
@@ -129,7 +80,7 @@ func TestConformance(t *testing.T) {
 // its cleanup.
 func TestCancelledStart(t *testing.T) {
 	engine := connect(t)
-	name := importImage(t, engine, "cancelled", withLibraries(t, instancetest.BuildProbe(t)), `ENTRYPOINT ["/probe"]`)
+	name := importImage(t, engine, "cancelled", dockertest.Probe(t, instancetest.BuildProbe(t)), `ENTRYPOINT ["/probe"]`)
 	r := newRuntime(t, newConfig(t))
 	for _, limit := range []time.Duration{5, 15, 30, 60, 120, 240} {
 		ctx, cancel := context.WithTimeout(t.Context(), limit*time.Millisecond)
@@ -230,7 +181,7 @@ func TestEngineHangs(t *testing.T) {
 // The PID of a container's process reveals whether it has loaded the library.
 func TestPID(t *testing.T) {
 	engine := connect(t)
-	name := importImage(t, engine, "pid", withLibraries(t, instancetest.BuildProbe(t)), `ENTRYPOINT ["/probe"]`)
+	name := importImage(t, engine, "pid", dockertest.Probe(t, instancetest.BuildProbe(t)), `ENTRYPOINT ["/probe"]`)
 	r := newRuntime(t, newConfig(t))
 	h, err := r.Start(t.Context(), instance.Spec{ID: "pid", Image: name, Port: 9000, GPUs: []string{"sim"}, Slice: gpu.Slice{SMPct: 100}})
 	if err != nil {

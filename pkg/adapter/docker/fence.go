@@ -8,6 +8,7 @@ import (
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/system"
 
+	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
 )
@@ -19,8 +20,8 @@ const defaultMemory = 0.8
 
 // Limits of a container's log, if the engine stores it in files.
 const (
-	logFileSize = "8m"
-	logFiles    = "2"
+	LogFileSize = "8m"
+	LogFiles    = "2"
 )
 
 // info returns the engine's description of itself, which it requests once.
@@ -60,12 +61,7 @@ func fence(host *container.HostConfig, spec instance.Spec, engine system.Info) e
 				"remove "+l.limit+" from limits: of the function, or set up control groups for Docker")
 		}
 	}
-	if limits.Memory == 0 {
-		limits.Memory = gpu.Bytes(defaultMemory * float64(engine.MemTotal))
-	}
-	if limits.Pids == 0 {
-		limits.Pids = instance.DefaultPids
-	}
+	limits = Bounds(limits, engine.MemTotal)
 	if engine.MemoryLimit {
 		host.Memory = int64(limits.Memory)
 	}
@@ -77,6 +73,18 @@ func fence(host *container.HostConfig, spec instance.Spec, engine system.Info) e
 	return nil
 }
 
+// Bounds returns the limits of a container: those of its function, and defaults for memory and
+// processes. memTotal is the memory of the container's host, in bytes.
+func Bounds(limits function.Limits, memTotal int64) function.Limits {
+	if limits.Memory == 0 {
+		limits.Memory = gpu.Bytes(defaultMemory * float64(memTotal))
+	}
+	if limits.Pids == 0 {
+		limits.Pids = instance.DefaultPids
+	}
+	return limits
+}
+
 // boundLog limits the size of the log if the engine stores it in files, which by default
 // grow without limit. Other logging drivers have their own settings.
 func boundLog(host *container.HostConfig, engine system.Info) {
@@ -84,7 +92,7 @@ func boundLog(host *container.HostConfig, engine system.Info) {
 	case "json-file", "local":
 		host.LogConfig = container.LogConfig{
 			Type:   engine.LoggingDriver,
-			Config: map[string]string{"max-size": logFileSize, "max-file": logFiles},
+			Config: map[string]string{"max-size": LogFileSize, "max-file": LogFiles},
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gfaas/gfaas/pkg/adapter/docker"
+	"github.com/gfaas/gfaas/pkg/adapter/docker/dockertest"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
@@ -59,7 +60,7 @@ func isAnswering(h instance.Handle) bool {
 // the defaults. If it is read-only, it can write only to /tmp.
 func TestLimits(t *testing.T) {
 	engine := connect(t)
-	name := importImage(t, engine, "fence", withLibraries(t, instancetest.BuildProbe(t)), `ENTRYPOINT ["/probe"]`)
+	name := importImage(t, engine, "fence", dockertest.Probe(t, instancetest.BuildProbe(t)), `ENTRYPOINT ["/probe"]`)
 	about, err := engine.Info(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -124,7 +125,7 @@ func TestLimits(t *testing.T) {
 // restarts.
 func TestRestart(t *testing.T) {
 	engine := connect(t)
-	name := importImage(t, engine, "restart", withLibraries(t, instancetest.BuildProbe(t)), `ENTRYPOINT ["/probe"]`)
+	name := importImage(t, engine, "restart", dockertest.Probe(t, instancetest.BuildProbe(t)), `ENTRYPOINT ["/probe"]`)
 	r := newRuntime(t, newConfig(t))
 	h := startContainer(t, r, instance.Spec{Image: name, Restart: "on-failure"})
 	eventually(t, "the container answers", func() bool { return isAnswering(h) })
@@ -153,7 +154,7 @@ func TestRestart(t *testing.T) {
 // A container that exits immediately after each start does not count as running.
 func TestRestartLoopIsNotRunning(t *testing.T) {
 	engine := connect(t)
-	name := importImage(t, engine, "restarts", withLibraries(t, instancetest.BuildProbe(t)), `ENTRYPOINT ["/probe"]`)
+	name := importImage(t, engine, "restarts", dockertest.Probe(t, instancetest.BuildProbe(t)), `ENTRYPOINT ["/probe"]`)
 	r := newRuntime(t, newConfig(t))
 	h := startContainer(t, r, instance.Spec{Image: name, Restart: "always", Env: map[string]string{"PROBE_EXIT": "3"}})
 	eventually(t, "the container was restarted", func() bool {
@@ -165,7 +166,7 @@ func TestRestartLoopIsNotRunning(t *testing.T) {
 // The log of a container is stored, up to a size limit.
 func TestLogIsBounded(t *testing.T) {
 	engine := connect(t)
-	name := importImage(t, engine, "prints", withLibraries(t, instancetest.BuildProbe(t)), `ENTRYPOINT ["/probe"]`)
+	name := importImage(t, engine, "prints", dockertest.Probe(t, instancetest.BuildProbe(t)), `ENTRYPOINT ["/probe"]`)
 	r := newRuntime(t, newConfig(t))
 	h := startContainer(t, r, instance.Spec{Image: name, Env: map[string]string{"PROBE_EXIT": "0", "PROBE_LONG": "30000000"}})
 	if _, err := r.Wait(t.Context(), h); err != nil {

@@ -36,13 +36,14 @@ func NewGuest(config Config, grant preload.Grant) (Guest, error) {
 			return Guest{}, fmt.Errorf("cannot mount %q: its path contains a character that an argument of docker run cannot contain", m.Source)
 		}
 	}
-	grant.Socket, grant.Libs, grant.GPU, grant.MPSPipeDir = preload.InsideSocket+"/token.sock", in.libs, in.gpus, in.mps
-	grant.Env = in.env
+	grant.Socket, grant.Libs, grant.GPU, grant.MPSPipeDir = in.Socket, in.Libs, in.GPUs, in.MPS
+	maps.Copy(in.Env, in.Fixed)
+	grant.Env = in.Env
 	ours, err := preload.Environ(grant)
 	if err != nil {
 		return Guest{}, err
 	}
-	g.Env = in.env
+	g.Env = in.Env
 	maps.Copy(g.Env, ours)
 	return g, nil
 }

@@ -18,17 +18,24 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance"
 )
 
+// Inside describes the resources that a container gets, by their names inside the container.
+type Inside struct {
+	Socket string // path of the token daemon's socket
+	Libs   preload.Libs
+	GPUs   []string
+	Models string            // path of the model daemon's socket; empty without a model
+	MPS    string            // pipe directory of the MPS daemon; empty without MPS
+	Env    map[string]string // further environment variables, which the function's settings may override
+	Fixed  map[string]string // further environment variables, which they must not override
+}
+
 // containerResources describes the resources of this machine that a container gets.
 type containerResources struct {
-	socket  string       // folder of the instance's socket, outside the container
-	libs    preload.Libs // paths inside the container
-	gpus    []string     // names inside the container
+	Inside
+	socket  string // folder of the instance's socket, outside the container
 	mounts  []mount.Mount
 	devices []container.DeviceRequest
 	ipc     container.IpcMode
-	models  string            // path of the model daemon's socket; empty without a model
-	mps     string            // pipe directory of the MPS daemon; empty without MPS
-	env     map[string]string // further environment variables
 }
 
 // Values of bind's argument writable.
@@ -58,10 +65,10 @@ func (r *Runtime) resources(instance string, gpus []string, mpsPipes string) (co
 	if err != nil {
 		return containerResources{}, fmt.Errorf("create the folder of the instance's socket: %w", err)
 	}
-	in := containerResources{gpus: gpus, env: map[string]string{}, socket: socket}
+	in := containerResources{Inside: Inside{Socket: preload.InsideSocket + "/token.sock", GPUs: gpus, Env: map[string]string{}, Fixed: map[string]string{}}, socket: socket}
 	in.mounts = append(in.mounts, bind(socket, preload.InsideSocket, bindReadOnly))
 	if r.config.Libs.Hook != "" {
-		in.libs.Hook = preload.InsideHook
+		in.Libs.Hook = preload.InsideHook
 		in.mounts = append(in.mounts, bind(r.config.Libs.Hook, preload.InsideHook, bindReadOnly))
 	}
 	if simulated {
@@ -76,7 +83,7 @@ func (r *Runtime) resources(instance string, gpus []string, mpsPipes string) (co
 // of the user share.
 func (in *containerResources) addSimulated(libs preload.Libs) error {
 	if libs.SimDir != "" {
-		in.libs.SimDir = preload.InsideSim
+		in.Libs.SimDir = preload.InsideSim
 		in.mounts = append(in.mounts, bind(libs.SimDir, preload.InsideSim, bindReadOnly))
 	}
 	dir, err := simgpu.Ensure()
@@ -84,9 +91,9 @@ func (in *containerResources) addSimulated(libs preload.Libs) error {
 		return fmt.Errorf("create the folder of the simulated GPU: %w", err)
 	}
 	in.mounts = append(in.mounts, bind(dir, dir, bindWritable))
-	in.env["GFAAS_SIM_DIR"] = dir
+	in.Fixed["GFAAS_SIM_DIR"] = dir // where it is mounted
 	if shape := os.Getenv("GFAAS_SIM_GPU"); shape != "" {
-		in.env["GFAAS_SIM_GPU"] = shape
+		in.Env["GFAAS_SIM_GPU"] = shape
 	}
 	return nil
 }
@@ -98,32 +105,39 @@ func (in *containerResources) addModels(folder string, libs preload.Libs) {
 		return
 	}
 	in.mounts = append(in.mounts, bind(folder, preload.InsideModels, bindReadOnly))
-	in.models = preload.InsideModels + "/model.sock"
+	in.Models = preload.InsideModels + "/model.sock"
 	if libs.Model != "" {
-		in.libs.Model = preload.InsideClient + preload.ModelFile
-		in.mounts = append(in.mounts, bind(libs.Model, in.libs.Model, bindReadOnly))
+		in.Libs.Model = preload.InsideClient + preload.ModelFile
+		in.mounts = append(in.mounts, bind(libs.Model, in.Libs.Model, bindReadOnly))
 	}
 	if libs.Python != "" {
-		in.libs.Python = preload.InsideClient + "python"
-		in.mounts = append(in.mounts, bind(libs.Python, in.libs.Python, bindReadOnly))
+		in.Libs.Python = preload.InsideClient + "python"
+		in.mounts = append(in.mounts, bind(libs.Python, in.Libs.Python, bindReadOnly))
 	}
 }
 
-// addNVIDIA requests the devices and names them as in the container, which numbers its
-// devices from 0 in the order of their buses, whatever the order of the request.
-func (in *containerResources) addNVIDIA(devices []gpu.Device) {
-	var ids []string
-	in.gpus = nil
-	for _, d := range devices {
+// NumbersInside returns the names that devices have in a container, which numbers its devices
+// from 0 in the order of their buses, whatever the order of the request.
+func NumbersInside(devices []gpu.Device) (names []string) {
+	for i, d := range devices {
 		number := 0
-		for i, other := range devices {
-			if other.Index < d.Index || other.Index == d.Index && i < len(ids) { // MIG instances have no index
+		for j, other := range devices {
+			if other.Index < d.Index || other.Index == d.Index && j < i { // MIG instances have no index
 				number++
 			}
 		}
-		ids = append(ids, d.Visible())
-		in.gpus = append(in.gpus, strconv.Itoa(number))
+		names = append(names, strconv.Itoa(number))
 	}
+	return names
+}
+
+// addNVIDIA requests the devices.
+func (in *containerResources) addNVIDIA(devices []gpu.Device) {
+	var ids []string
+	for _, d := range devices {
+		ids = append(ids, d.Visible())
+	}
+	in.GPUs = NumbersInside(devices)
 	in.devices = []container.DeviceRequest{{
 		Driver: "nvidia", DeviceIDs: ids, Capabilities: [][]string{{"gpu", "compute", "utility"}},
 	}}
@@ -141,37 +155,34 @@ func (in *containerResources) addMPS(pipes string) {
 	}
 	in.mounts = append(in.mounts, bind(pipes, pipes, bindWritable))
 	in.ipc = container.IPCModeHost
-	in.mps = pipes
+	in.MPS = pipes
 }
 
-// environ returns the variables to add to the image's environment, and the resulting
+// Environ returns the variables to add to the image's environment, and the resulting
 // environment.
-func environ(spec instance.Spec, image []string, in containerResources) (own []string, whole map[string]string, err error) {
+func (in Inside) Environ(spec instance.Spec, image []string) (own []string, whole map[string]string, err error) {
 	whole = map[string]string{}
 	for _, entry := range image {
 		name, value, _ := strings.Cut(entry, "=")
 		whole[name] = value
 	}
-	added := maps.Clone(in.env)
+	added := map[string]string{}
+	maps.Copy(added, in.Env)
 	maps.Copy(added, spec.Env)
-	// The simulated memory has a fixed mount, which the function's settings must not
-	// override.
-	if dir, ok := in.env["GFAAS_SIM_DIR"]; ok {
-		added["GFAAS_SIM_DIR"] = dir
-	}
+	maps.Copy(added, in.Fixed)
 	added["PORT"] = strconv.Itoa(spec.Port)
 	maps.Copy(whole, added)
 	ours, err := preload.Environ(preload.Grant{
-		Socket: preload.InsideSocket + "/token.sock", Instance: spec.ID, Secret: spec.Secret,
-		GPU: in.gpus, SMPct: spec.Slice.SMPct, Libs: in.libs, Env: whole,
-		MPSPipeDir: in.mps, Mem: spec.Slice.Mem, Oversubscribe: spec.Oversubscribe, AllSMs: spec.AllSMs,
+		Socket: in.Socket, Instance: spec.ID, Secret: spec.Secret, Signed: spec.Grant,
+		GPU: in.GPUs, SMPct: spec.Slice.SMPct, Libs: in.Libs, Env: whole,
+		MPSPipeDir: in.MPS, Mem: spec.Slice.Mem, Oversubscribe: spec.Oversubscribe, AllSMs: spec.AllSMs,
 	})
 	if err != nil {
 		return nil, nil, err
 	}
-	if in.models != "" {
+	if in.Models != "" {
 		maps.Copy(whole, ours)
-		maps.Copy(ours, preload.ModelEnviron(in.models, in.libs, whole))
+		maps.Copy(ours, preload.ModelEnviron(in.Models, in.Libs, whole))
 	}
 	maps.Copy(added, ours)
 	maps.Copy(whole, ours)

@@ -38,7 +38,7 @@ func TestInsideNVIDIA(t *testing.T) {
 			t.Errorf("mounts: got %s, want nothing else of the run directory", m.Source)
 		}
 	}
-	added, whole, err := environ(instance.Spec{ID: "a", Port: 80, Slice: gpu.Slice{SMPct: 50, Mem: gpu.GiB}}, []string{"LD_PRELOAD=/theirs.so", "A=1"}, in)
+	added, whole, err := in.Environ(instance.Spec{ID: "a", Port: 80, Slice: gpu.Slice{SMPct: 50, Mem: gpu.GiB}}, []string{"LD_PRELOAD=/theirs.so", "A=1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestInsideSimulated(t *testing.T) {
 			t.Errorf("mount %s: got read-only %v, want %v", m.Target, m.ReadOnly, m.Target != dir)
 		}
 	}
-	own, _, err := environ(instance.Spec{ID: "a", Slice: gpu.Slice{SMPct: 50}, Env: map[string]string{"GFAAS_SIM_DIR": "/theirs", "GFAAS_SIM_GPU": "sms=4"}}, nil, in)
+	own, _, err := in.Environ(instance.Spec{ID: "a", Slice: gpu.Slice{SMPct: 50}, Env: map[string]string{"GFAAS_SIM_DIR": "/theirs", "GFAAS_SIM_GPU": "sms=4"}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +96,7 @@ func TestInsideOrder(t *testing.T) {
 		if got := strings.Join(in.devices[0].DeviceIDs, ","); got != c.ids {
 			t.Errorf("%s: it asks for %s, want %s", c.gpus, got, c.ids)
 		}
-		own, _, err := environ(instance.Spec{ID: "a", Slice: gpu.Slice{SMPct: 50}}, nil, in)
+		own, _, err := in.Environ(instance.Spec{ID: "a", Slice: gpu.Slice{SMPct: 50}}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -130,9 +130,9 @@ func TestUserFor(t *testing.T) {
 		{"1000", 0, "", false},
 		{"1001", 1000, "", false},
 	} {
-		got, err := userFor("image", c.wanted, c.uid, 100)
+		got, err := UserFor("image", c.wanted, c.uid, 100)
 		if got != c.want || (err == nil) != c.ok {
-			t.Errorf("userFor(%q) as %d = %q, %v, want %q", c.wanted, c.uid, got, err, c.want)
+			t.Errorf("UserFor(%q) as %d = %q, %v, want %q", c.wanted, c.uid, got, err, c.want)
 		}
 	}
 }
@@ -177,7 +177,7 @@ func TestInsideModel(t *testing.T) {
 			t.Errorf("no %+v in %+v", want, in.mounts)
 		}
 	}
-	own, whole, err := environ(instance.Spec{ID: "a", Slice: gpu.Slice{SMPct: 50}}, []string{"LD_LIBRARY_PATH=/theirs", "PYTHONPATH=/mine"}, in)
+	own, whole, err := in.Environ(instance.Spec{ID: "a", Slice: gpu.Slice{SMPct: 50}}, []string{"LD_LIBRARY_PATH=/theirs", "PYTHONPATH=/mine"})
 	if err != nil {
 		t.Fatal(err)
 	}

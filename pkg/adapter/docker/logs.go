@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"time"
 
@@ -19,19 +20,14 @@ import (
 // Logs reads the container's log from the engine. It yields no lines if the container was
 // removed.
 func (r *Runtime) Logs(ctx context.Context, h instance.Handle, o ports.LogOptions) ports.LogLines {
-	return func(yield func(ports.LogLine, error) bool) {
-		err := r.readLog(ctx, h, o, &lineWriter{since: o.Since, yield: yield})
-		switch {
-		case err == nil, errors.Is(err, errEnough), cerrdefs.IsNotFound(err):
-		case ctx.Err() != nil:
-			yield(ports.LogLine{}, ctx.Err())
-		default:
-			yield(ports.LogLine{}, explain("read the log of container "+shortID(h.Container), err))
-		}
-	}
+	return ReadLog(ctx, o, "container "+shortID(h.Container), func(options container.LogsOptions) (io.ReadCloser, error) {
+		return r.engine.ContainerLogs(ctx, h.Container, options)
+	})
 }
 
-func (r *Runtime) readLog(ctx context.Context, h instance.Handle, o ports.LogOptions, to *lineWriter) error {
+// ReadLog returns the lines of a log that open requests from the engine. It yields no lines if
+// open reports that the log does not exist. owner names the log's owner in errors.
+func ReadLog(ctx context.Context, o ports.LogOptions, owner string, open func(container.LogsOptions) (io.ReadCloser, error)) ports.LogLines {
 	options := container.LogsOptions{ShowStdout: true, ShowStderr: true, Timestamps: true, Follow: o.Follow}
 	if o.Tail >= 0 {
 		options.Tail = strconv.Itoa(o.Tail)
@@ -39,13 +35,21 @@ func (r *Runtime) readLog(ctx context.Context, h instance.Handle, o ports.LogOpt
 	if !o.Since.IsZero() {
 		options.Since = fmt.Sprintf("%d.%09d", o.Since.Unix(), o.Since.Nanosecond())
 	}
-	stream, err := r.engine.ContainerLogs(ctx, h.Container, options)
-	if err != nil {
-		return err
+	return func(yield func(ports.LogLine, error) bool) {
+		stream, err := open(options)
+		if err == nil {
+			defer stream.Close()
+			to := &lineWriter{since: o.Since, yield: yield}
+			_, err = stdcopy.StdCopy(to, to, stream)
+		}
+		switch {
+		case err == nil, errors.Is(err, errEnough), cerrdefs.IsNotFound(err):
+		case ctx.Err() != nil:
+			yield(ports.LogLine{}, ctx.Err())
+		default:
+			yield(ports.LogLine{}, explain("read the log of "+owner, err))
+		}
 	}
-	defer stream.Close()
-	_, err = stdcopy.StdCopy(to, to, stream)
-	return err
 }
 
 // errEnough reports that the consumer has stopped the iteration.

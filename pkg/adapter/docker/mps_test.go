@@ -11,6 +11,7 @@ import (
 	"github.com/docker/docker/api/types/container"
 
 	"github.com/gfaas/gfaas/pkg/adapter/docker"
+	"github.com/gfaas/gfaas/pkg/adapter/docker/dockertest"
 	"github.com/gfaas/gfaas/pkg/adapter/mps"
 	"github.com/gfaas/gfaas/pkg/adapter/mps/mpstest"
 	"github.com/gfaas/gfaas/pkg/instance"
@@ -21,7 +22,7 @@ import (
 func TestStopTerminatesClients(t *testing.T) {
 	const server = 4<<20 + 1 // beyond the range of PIDs
 	engine := connect(t)
-	image := importImage(t, engine, "client", withLibraries(t, mpstest.Client(t)))
+	image := importImage(t, engine, "client", dockertest.Probe(t, mpstest.Client(t)))
 	for name, c := range map[string]struct {
 		sigterm   string // the client's reaction
 		cancelled bool

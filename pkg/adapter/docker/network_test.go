@@ -17,6 +17,7 @@ import (
 	"github.com/docker/docker/client"
 
 	"github.com/gfaas/gfaas/pkg/adapter/docker"
+	"github.com/gfaas/gfaas/pkg/adapter/docker/dockertest"
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
@@ -96,7 +97,7 @@ func TestInstancesDoNotReachEachOther(t *testing.T) {
 	engine := connect(t)
 	call := filepath.Join(t.TempDir(), "call")
 	instancetest.Compile(t, call, []byte(caller))
-	files := withLibraries(t, instancetest.BuildProbe(t))
+	files := dockertest.Probe(t, instancetest.BuildProbe(t))
 	files["call"] = call
 	image := importImage(t, engine, "reach", files, `ENTRYPOINT ["/probe"]`)
 	r := newRuntime(t, newConfig(t))

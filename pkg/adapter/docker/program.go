@@ -19,22 +19,29 @@ import (
 // checkProgram checks the container's program, in the container's own file system, before
 // the start.
 func (r *Runtime) checkProgram(ctx context.Context, id string, ctr containerSpec) error {
-	err := preload.CheckProgram(&files{ctx, r, id, ctr}, ctr.program())
+	return r.engine.checkProgram(ctx, id, ctr.config.Image, ctr.config.WorkingDir, ctr.env["PATH"], ctr.program())
+}
+
+// checkProgram checks a program in the file system of a container of an image. dir and path are
+// the working directory and PATH of the program.
+func (e *engine) checkProgram(ctx context.Context, id, image, dir, path, program string) error {
+	err := preload.CheckProgram(&files{ctx, e, id, dir, path}, program)
 	if err == nil {
 		return nil
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return fmt.Errorf("image %s: %w", ctr.config.Image, err)
+	return fmt.Errorf("image %s: %w", image, err)
 }
 
 // files gives preload.CheckProgram access to a container's files.
 type files struct {
 	ctx     context.Context
-	runtime *Runtime
+	engine  *engine
 	id      string
-	ctr     containerSpec
+	dir     string // working directory
+	folders string // PATH
 }
 
 // Find locates a command in the same way as the engine: on the container's PATH or relative
@@ -42,11 +49,11 @@ type files struct {
 func (f *files) Find(command string) (string, error) {
 	if strings.Contains(command, "/") {
 		if !path.IsAbs(command) {
-			command = path.Join("/", f.ctr.config.WorkingDir, command)
+			command = path.Join("/", f.dir, command)
 		}
 		return f.resolve(command)
 	}
-	list := f.ctr.env["PATH"]
+	list := f.folders
 	if list == "" {
 		list = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	}
@@ -63,7 +70,7 @@ func (f *files) Find(command string) (string, error) {
 func (f *files) resolve(name string) (string, error) {
 	const mostLinks = 40
 	for range mostLinks {
-		stat, err := f.runtime.engine.ContainerStatPath(f.ctx, f.id, name)
+		stat, err := f.engine.ContainerStatPath(f.ctx, f.id, name)
 		switch {
 		case cerrdefs.IsNotFound(err):
 			return "", fs.ErrNotExist
@@ -86,7 +93,7 @@ func (f *files) resolve(name string) (string, error) {
 
 // Open copies a program out of the container for inspection.
 func (f *files) Open(name string) (preload.File, fs.FileMode, bool, error) {
-	stream, _, err := f.runtime.engine.CopyFromContainer(f.ctx, f.id, name)
+	stream, _, err := f.engine.CopyFromContainer(f.ctx, f.id, name)
 	if err != nil {
 		return nil, 0, false, err
 	}

@@ -154,14 +154,14 @@ func (r *Runtime) containerFor(spec instance.Spec, img image.InspectResponse, ho
 		return containerSpec{}, err
 	}
 	inside.addModels(spec.ModelFolder, r.config.Libs)
-	user, err := userFor(spec.Image, img.Config.User, os.Getuid(), os.Getgid())
+	user, err := UserFor(spec.Image, img.Config.User, os.Getuid(), os.Getgid())
 	if err != nil {
 		return containerSpec{}, err
 	}
 	// With this file, no environment variable can keep a glibc program from loading the
 	// library.
 	inside.mounts = append(inside.mounts, bind(filepath.Join(inside.socket, preload.PreloadFile), preload.InsidePreload, bindReadOnly))
-	own, whole, err := environ(spec, img.Config.Env, inside)
+	own, whole, err := inside.Environ(spec, img.Config.Env)
 	if err != nil {
 		return containerSpec{}, err
 	}
@@ -190,7 +190,7 @@ func (r *Runtime) containerFor(spec instance.Spec, img image.InspectResponse, ho
 		ctr.config.Entrypoint, ctr.config.Cmd = spec.Command[:1], spec.Command[1:]
 	}
 	if ctr.program() == "" {
-		return containerSpec{}, unavailable(fmt.Errorf("image %s names no program to run", spec.Image), "add command: to the function")
+		return containerSpec{}, noProgram(spec.Image)
 	}
 	return ctr, nil
 }
@@ -198,7 +198,15 @@ func (r *Runtime) containerFor(spec instance.Spec, img image.InspectResponse, ho
 // program returns the container's program, or "" if neither the image nor the function
 // names one.
 func (ctr containerSpec) program() string {
-	for _, words := range [][]string{ctr.config.Entrypoint, ctr.config.Cmd} {
+	return programOf(ctr.config.Entrypoint, ctr.config.Cmd)
+}
+
+func noProgram(image string) error {
+	return unavailable(fmt.Errorf("image %s names no program to run", image), "add command: to the function")
+}
+
+func programOf(entrypoint, command []string) string {
+	for _, words := range [][]string{entrypoint, command} {
 		if len(words) > 0 {
 			return words[0]
 		}
@@ -206,9 +214,9 @@ func (ctr containerSpec) program() string {
 	return ""
 }
 
-// userFor returns the user for the container: the user of gfaas. It returns a
+// UserFor returns the user for the container: the user of gfaas. It returns a
 // *ports.UnavailableError if the image requires another user.
-func userFor(name, spec string, uid, gid int) (string, error) {
+func UserFor(name, spec string, uid, gid int) (string, error) {
 	user, _, _ := strings.Cut(spec, ":")
 	root := user == "" || user == "root" || user == "0"
 	switch {

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/instancetest"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
@@ -100,7 +101,7 @@ func TestWaitReadyResolvesContract(t *testing.T) {
 		{"asked for kserve", KServeV2, KServeV2, 404, []string{"/v2/health/ready", "/healthz"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := WaitReady(t.Context(), newServer(t, c.fallback, c.paths...), c.contract, nil)
+			got, err := WaitReady(t.Context(), newServer(t, c.fallback, c.paths...), function.Function{Contract: c.contract}, nil)
 			if err != nil || got != c.want {
 				t.Errorf("got contract %q, %v; want %q", got, err, c.want)
 			}
@@ -123,10 +124,68 @@ func TestWaitReadyAwaitsHealth(t *testing.T) {
 			}
 		}))
 		t.Cleanup(s.Close)
-		got, err := WaitReady(t.Context(), s.Listener.Addr().String(), contract, nil)
+		got, err := WaitReady(t.Context(), s.Listener.Addr().String(), function.Function{Contract: contract}, nil)
 		if err != nil || got != OpenAI || probes.Load() < 4 {
 			t.Errorf("contract %s: got %q, %v after %d probes of /health; want openai after 4", contract, got, err, probes.Load())
 		}
+	}
+}
+
+// TestReadinessOfModelServers checks which statuses of which paths mean that a model server is ready, is not ready
+// yet, or demands a key.
+func TestReadinessOfModelServers(t *testing.T) {
+	own := func(path string, status int) function.Function {
+		return function.Function{Contract: OpenAI, Ready: function.Ready{Path: path, Status: status}}
+	}
+	const wait, denied = "context deadline exceeded", `set "ready" in function.yaml`
+	for name, c := range map[string]struct {
+		fn     function.Function
+		status map[string]int // by path and query; others get 404
+		wrong  string         // part of the error; empty if it is ready
+	}{
+		"health":                     {own("", 0), map[string]int{"/health": 200}, ""},
+		"health without content":     {own("", 0), map[string]int{"/health": 204}, ""},
+		"models only":                {own("", 0), map[string]int{"/v1/models": 200}, ""},
+		"health not allowed":         {own("", 0), map[string]int{"/health": 405, "/v1/models": 200}, ""},
+		"loading, models listed":     {own("", 0), map[string]int{"/health": 503, "/v1/models": 200}, wait},
+		"redirect":                   {own("", 0), map[string]int{"/health": 302, "/v1/models": 200}, wait},
+		"key for the health":         {own("", 0), map[string]int{"/health": 401, "/v1/models": 200}, denied},
+		"key for the models":         {own("", 0), map[string]int{"/v1/models": 403}, "GET /v1/models: status 403: the health check needs a key"},
+		"key, auto":                  {function.Function{Contract: auto}, map[string]int{"/v1/models": 401}, denied},
+		"redirect, http":             {function.Function{Contract: HTTP}, map[string]int{"/healthz": 302}, ""},
+		"key, http":                  {function.Function{Contract: HTTP}, map[string]int{"/healthz": 401}, wait},
+		"own path":                   {own("/ping?a=b", 0), map[string]int{"/ping?a=b": 201, "/health": 500}, ""},
+		"own path, redirect":         {own("/ping", 0), map[string]int{"/ping": 302, "/health": 200}, wait},
+		"own path and status":        {own("/ping", 418), map[string]int{"/ping": 418}, ""},
+		"own status that means keys": {own("/v1/models", 401), map[string]int{"/v1/models": 401}, ""},
+		"another than its own":       {own("/ping", 204), map[string]int{"/ping": 200}, wait},
+		"key for the own path":       {own("/ping", 0), map[string]int{"/ping": 401, "/health": 200}, denied},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if status := c.status[r.RequestURI]; status > 0 {
+					w.WriteHeader(status)
+				} else {
+					w.WriteHeader(http.StatusNotFound)
+				}
+			}))
+			t.Cleanup(s.Close)
+			limit := 20 * time.Second
+			if c.wrong == wait {
+				limit = 50 * time.Millisecond
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			_, err := WaitReady(ctx, s.Listener.Addr().String(), c.fn, nil)
+			if c.wrong == "" && err != nil || c.wrong != "" && (err == nil || !strings.Contains(err.Error(), c.wrong)) {
+				t.Errorf("got %v, want an error with %q, or none if that is empty", err, c.wrong)
+			}
+		})
+	}
+	contract, err := WaitReady(t.Context(), newServer(t, 404, "/ping"), function.Function{Ready: function.Ready{Path: "/ping"}}, nil)
+	if err != nil || contract != HTTP {
+		t.Errorf("own check without a contract: got %q, %v; want %s", contract, err, HTTP)
 	}
 }
 
@@ -156,7 +215,7 @@ func TestWaitReadyExplainsFailure(t *testing.T) {
 			var err error
 			for limit := time.Second; limit < 20*time.Second; limit *= 4 { // the first limit may be too short for an answer
 				ctx, cancel := context.WithTimeout(t.Context(), limit)
-				_, err = WaitReady(ctx, c.address(t), c.contract, nil)
+				_, err = WaitReady(ctx, c.address(t), function.Function{Contract: c.contract}, nil)
 				cancel()
 				if errors.Is(err, context.DeadlineExceeded) && strings.Contains(err.Error(), c.want) {
 					return
@@ -165,11 +224,11 @@ func TestWaitReadyExplainsFailure(t *testing.T) {
 			t.Errorf("got error %v, want deadline exceeded and %q", err, c.want)
 		})
 	}
-	if _, err := WaitReady(t.Context(), closed, "soap", nil); err == nil || !strings.Contains(err.Error(), `unknown contract "soap"`) {
+	if _, err := WaitReady(t.Context(), closed, function.Function{Contract: "soap"}, nil); err == nil || !strings.Contains(err.Error(), `unknown contract "soap"`) {
 		t.Errorf("contract soap: got error %v, want one about the contract", err)
 	}
 	exited := errors.New("exited with status 3")
-	_, err := WaitReady(t.Context(), closed, auto, func(context.Context) error { return exited })
+	_, err := WaitReady(t.Context(), closed, function.Function{Contract: auto}, func(context.Context) error { return exited })
 	if !errors.Is(err, exited) {
 		t.Errorf("exited instance: got error %v, want %v", err, exited)
 	}
@@ -184,7 +243,7 @@ func TestWaitReadyRepeatsProbes(t *testing.T) {
 		}
 	}))
 	defer s.Close()
-	got, err := WaitReady(t.Context(), s.Listener.Addr().String(), auto, func(context.Context) error { return nil })
+	got, err := WaitReady(t.Context(), s.Listener.Addr().String(), function.Function{Contract: auto}, func(context.Context) error { return nil })
 	if got != HTTP || err != nil || probes.Load() != 4 {
 		t.Errorf("got contract %q, %v after %d probes, want http after 4", got, err, probes.Load())
 	}

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gfaas/gfaas/pkg/adapter/fnhttp"
+	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/instancetest"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
@@ -191,7 +192,7 @@ int main(void)
 	expectRefusal(t, instance.Handle{Runtime: instance.Process, PID: self.PID, StartTime: self.Start, Address: address}, why)
 	expectRefusal(t, instance.Handle{Runtime: instance.Docker, Container: "c", Address: address}, why)
 	end := time.Now().Add(100 * time.Millisecond)
-	_, err = fnhttp.WaitReady(t.Context(), address, "", func(ctx context.Context) error {
+	_, err = fnhttp.WaitReady(t.Context(), address, function.Function{}, func(ctx context.Context) error {
 		if time.Now().After(end) {
 			return errors.New("given up")
 		}

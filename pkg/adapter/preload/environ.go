@@ -27,6 +27,7 @@ type Grant struct {
 	Socket   string   // path of the token daemon's client socket, as the program sees it
 	Instance string   // the instance's ID
 	Secret   string   // proves the identity; passed only in the environment
+	Signed   string   // the signed grant with which the instance registers itself (pkg/grant); empty: it is registered
 	GPU      []string // names as in gpu.ParseDevice: all simulated or all real
 	SMPct    float64  // share of the streaming multiprocessors, (0, 100]
 	Libs     Libs
@@ -57,7 +58,7 @@ const ModelSocket = "GFAAS_MODEL_SOCKET"
 // (ModelSocket only with a model). Lists such as LD_PRELOAD are not among them: they keep
 // the function's entries.
 var Replaced = []string{
-	"PORT", "GFAAS_FUNCTION", "GFAAS_INSTANCE", "GFAAS_SECRET", "GFAAS_SOCKET", "GFAAS_DEVICES", ModelSocket,
+	"PORT", "GFAAS_FUNCTION", "GFAAS_INSTANCE", "GFAAS_SECRET", "GFAAS_GRANT", "GFAAS_SOCKET", "GFAAS_DEVICES", ModelSocket,
 	"CUDA_VISIBLE_DEVICES", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
 }
 
@@ -97,6 +98,9 @@ func Environ(g Grant) (map[string]string, error) {
 		env["GFAAS_OVERSUBSCRIBE"] = string(g.Oversubscribe)
 	case g.inheritedVar("GFAAS_OVERSUBSCRIBE") != "":
 		env["GFAAS_OVERSUBSCRIBE"] = "" // a slice started within another slice has its own setting
+	}
+	if g.Signed != "" || g.inheritedVar("GFAAS_GRANT") != "" {
+		env["GFAAS_GRANT"] = g.Signed // a slice started within an instance with a grant is another one
 	}
 	if g.NoNVML {
 		env["GFAAS_NO_NVML"] = "1"

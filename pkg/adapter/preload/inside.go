@@ -13,6 +13,7 @@ import (
 
 // Paths of the mounted files inside a container.
 const (
+	InsideFolder  = "/opt/gfaas"
 	InsideHook    = "/opt/gfaas/" + HookFile
 	InsideSim     = "/opt/gfaas/sim"
 	InsideSocket  = "/opt/gfaas/run"       // folder of the instance's socket, token.sock
@@ -42,10 +43,6 @@ var libraryVariables = []string{
 // InsidePreload, with our library followed by the image's own entries, and the variables of
 // env that the library needs.
 func WriteInside(dir string, env map[string]string, image string) error {
-	list := InsideHook + "\n"
-	if image != "" {
-		list += strings.TrimSuffix(image, "\n") + "\n"
-	}
 	var slice strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		if slices.Contains(libraryVariables, name) && !strings.ContainsAny(env[name], "\n\x00") {
@@ -53,10 +50,20 @@ func WriteInside(dir string, env map[string]string, image string) error {
 		}
 	}
 	err := errors.Join(
-		renameio.WriteFile(filepath.Join(dir, PreloadFile), []byte(list), 0o644),
+		WriteList(dir, image),
 		renameio.WriteFile(filepath.Join(dir, SliceFile), []byte(slice.String()), 0o600))
 	if err != nil {
 		return fmt.Errorf("write the preload files of a container: %w", err)
 	}
 	return nil
+}
+
+// WriteList writes the list for InsidePreload to a folder: our library, followed by the image's own entries. All
+// users can read it, because containers run as any user.
+func WriteList(dir, image string) error {
+	list := InsideHook + "\n"
+	if image != "" {
+		list += strings.TrimSuffix(image, "\n") + "\n"
+	}
+	return renameio.WriteFile(filepath.Join(dir, PreloadFile), []byte(list), 0o644, renameio.IgnoreUmask())
 }

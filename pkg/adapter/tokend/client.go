@@ -273,6 +273,13 @@ func (c *Client) Status(ctx context.Context) (s wire.Status, err error) {
 	return s, err
 }
 
+// Devices returns the memory of all GPUs of the machine, as their drivers report it.
+func (c *Client) Devices(ctx context.Context) ([]wire.DeviceMemory, error) {
+	var out wire.Devices
+	err := c.do(ctx, http.MethodGet, "/v1/devices", nil, &out)
+	return out.GPUs, err
+}
+
 // Faults returns the fatal CUDA errors of all instances: after such an error, every CUDA call of
 // the process fails. Faults returns no errors if the daemon does not support the request.
 func (c *Client) Faults(ctx context.Context) ([]wire.InstanceFault, error) {

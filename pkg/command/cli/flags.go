@@ -71,8 +71,8 @@ func (env *Env) addCommon(root *cobra.Command) {
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 	pf := root.PersistentFlags()
-	pf.StringVar(&env.OutFile, "out-file", "", "write the output of this gfaas command to this `file` instead of standard output; the file is replaced only once the output is complete")
-	pf.BoolVarP(&env.Quiet, "quiet", "q", false, "print only errors to standard error, and, if the command reads CSV files, warnings about misspelt columns in them")
+	pf.StringVar(&env.OutFile, "out-file", "", "write the output of this gfaas command to this `file` instead of standard output; an existing file is replaced only when the output is complete")
+	pf.BoolVarP(&env.Quiet, "quiet", "q", false, "print only errors to standard error, and warnings about misspelt columns in CSV files")
 	pf.BoolVarP(&env.Verbose, "verbose", "v", false, "print more details to standard error")
 	pf.BoolVar(&env.noColor, "no-color", false, "print without colours (also NO_COLOR)")
 	pf.StringVar(&env.config, "config", "", "settings `file` (default $XDG_CONFIG_HOME/gfaas/config.yaml)")

@@ -44,6 +44,7 @@ type Env struct {
 	// Set by the common flags.
 	Output  string // chosen output form; empty until settleFlags if the command line has no -o
 	OutFile string
+	Private bool // only the user can read the files that Write and WriteTo create
 	Quiet   bool
 	Verbose bool
 	noColor bool

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -18,15 +19,19 @@ func (env *Env) Write(data []byte) error { return env.WriteTo(env.OutFile, data)
 // WriteTo writes a second output to a file, or to standard output if the path is "" or "-". It
 // replaces regular files atomically.
 func (env *Env) WriteTo(path string, data []byte) error {
+	mode := fs.FileMode(0o644)
+	if env.Private {
+		mode = 0o600
+	}
 	if path == "" || path == "-" {
 		_, err := env.Out.Write(data)
 		return err
 	}
 	target, replace := outfile.Target(path)
 	if !replace {
-		return os.WriteFile(target, data, 0o644)
+		return os.WriteFile(target, data, mode)
 	}
-	return outfile.WithPath(path, renameio.WriteFile(target, data, 0o644))
+	return outfile.WithPath(path, renameio.WriteFile(target, data, mode))
 }
 
 // Emit collects the output of print and writes it with Write if print succeeds.

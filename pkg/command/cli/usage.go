@@ -179,8 +179,9 @@ type Note struct {
 
 // notes holds the sections whose text all commands share.
 var notes = []Note{
-	{Title: "SETTINGS", Text: `Every flag can also be set by a variable in the environment (GFAAS_GPU_MEM for
---gpu-mem) or by a line of the settings file (gpu-mem: 16GiB). A flag takes
-precedence over the environment, and the environment over the file. All gfaas
-programs share the file; a setting that is not a flag of any of them is an error.`},
+	{Title: "SETTINGS", Text: `You can also set every flag in the environment or in the settings file. For
+example, --gpu-mem 16GiB is the same as GFAAS_GPU_MEM=16GiB in the environment, and
+as the line "gpu-mem: 16GiB" in the file. A flag takes precedence over the environment,
+and the environment over the file. All gfaas programs read the same file. A line that
+sets no flag of any gfaas program is an error.`},
 }

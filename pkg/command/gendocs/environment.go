@@ -50,6 +50,7 @@ var environment = []struct {
 		{"GFAAS_INSTANCE", "The name of the instance or slice. If it is set, gfaas's programs do not read GFAAS_SOCKET, GFAAS_OVERSUBSCRIBE and GFAAS_NO_NVML as settings."},
 		{"GFAAS_JOB", "The folder for the state of a job, for its supervisor only (docs/training.md of the source)."},
 		{"GFAAS_SECRET", "The secret by which gfaas-tokend recognizes the instance. The library overwrites it where other processes could read it."},
+		{"GFAAS_GRANT", "The signed grant with which an instance registers itself at gfaas-tokend --trust, in files of gfaas-place export --sign. The preload library sends it before it identifies the instance."},
 		{"GFAAS_SOCKET", "The socket of gfaas-tokend to which the preload library connects."},
 		{"GFAAS_DEVICES", "The GPUs of the slice, with which the preload library compares CUDA_VISIBLE_DEVICES (by the UUIDs of the GPUs)."},
 		{"GFAAS_MODEL_SOCKET", "The socket of gfaas-modeld, for functions with a model. Default: model.sock in the run directory."},
@@ -61,7 +62,7 @@ var environment = []struct {
 		{"CUDA_MPS_PIPE_DIRECTORY", "The folder of the MPS daemon of the slice. gfaas-tokend and gfaas doctor also read it, to find an MPS daemon of root or of the user (default /tmp/nvidia-mps)."},
 		{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "If the slice has a memory limit and uses MPS: the limit, which MPS enforces in addition to the preload library."},
 	}},
-	{"FOR OTHER ENGINES", "The files of gfaas-place export compose and swarm refer to this variable and to GFAAS_RUN_DIR, GFAAS_LIB_DIR, GFAAS_SIM_DIR, GFAAS_SIM_GPU, GFAAS_SECRET and CUDA_MPS_PIPE_DIRECTORY. gfaas register writes their values.", []variable{
+	{"FOR OTHER ENGINES", "The files of gfaas-place export compose and swarm refer to this variable and to GFAAS_RUN_DIR, GFAAS_LIB_DIR, GFAAS_SIM_DIR, GFAAS_SIM_GPU, GFAAS_SECRET and CUDA_MPS_PIPE_DIRECTORY. gfaas register writes their values. Files of --sign contain the secrets and do not refer to GFAAS_SECRET; GFAAS_LIB_DIR is /usr/lib/gfaas by default there.", []variable{
 		{"GFAAS_USER", "The user and group of the containers, as UID:GID. gfaas register writes those of gfaas-tokend. Default: the user of the image."},
 	}},
 	{"DAEMONS", "", []variable{

@@ -138,6 +138,9 @@ type checkedText struct {
 // commands, messages in Go and messages in C. A string in Go or C counts as a message if it contains at least three
 // blanks.
 func TestWording(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs in one goroutine, and make race checks goroutines")
+	}
 	texts := append(goTexts(t), cTexts(t)...)
 	known := map[string]bool{}
 	for _, text := range texts {

@@ -32,6 +32,8 @@ file, or an image. The most common other keys are:
             port in the variable PORT
   contract  HTTP interface of the server: auto (the default), http, openfaas,
             kserve-v2 or openai
+  aliases   further names of the function, for calls that name a model, like
+            [Qwen/Qwen3-8B]; no two functions may have a name or alias in common
   slo       objective for the p95 latency, like 69ms
   sm        share of the SMs of an instance that gfaas serve starts, in percent
   quota     part of the GPU's time of such an instance, like 0.3 or 0.3:0.6

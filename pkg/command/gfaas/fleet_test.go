@@ -1,6 +1,7 @@
 package gfaas
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
@@ -17,7 +19,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// TestUpNodeByNode starts a plan of two nodes on each node separately. Neither node knows about the other's part.
+// TestUpNodeByNode starts a plan for two nodes with one gfaas up on each. No node knows the instances of the other one.
 func TestUpNodeByNode(t *testing.T) {
 	t.Parallel()
 	a, b := newEnvironment(t), newEnvironment(t)
@@ -59,8 +61,8 @@ func TestUpNodeByNode(t *testing.T) {
 		t.Errorf("PID of fine-2, which is unchanged: got %d, want %d", after[0].PID, before[0].PID)
 	}
 
-	// up --prune stops all instances on a node that the plan leaves empty. It rejects an unknown node, which may be
-	// a typing mistake.
+	// up --prune stops all instances on a node for which the plan has none. It rejects a node that is not in the plan,
+	// because its name may be misspelled.
 	a.output("up", "--node", "a", "--prune", "without-a.json")
 	if got := ids(a.ps()) + " / " + ids(b.ps()); got != " / fine-2 fine-3" {
 		t.Errorf("running instances of both nodes: got %s, want none / fine-2 fine-3", got)
@@ -75,7 +77,8 @@ func TestUpNodeByNode(t *testing.T) {
 	b.checkNothingRemains()
 }
 
-// fleetOf returns a plan of small instances on one GPU per node. Each node's name is followed by the IDs on it.
+// fleetOf returns a plan of small instances, with one GPU per node. words lists each node, followed by the IDs of its
+// instances: IDs contain a dash.
 func fleetOf(words ...string) string {
 	var gpus []string
 	var node string
@@ -99,6 +102,7 @@ func fleetOf(words ...string) string {
 	return one[:strings.Index(one, `{"node":"n"`)] + strings.Join(gpus, ",") + "]}"
 }
 
+// ps returns the instances that gfaas ps lists.
 func (p *environment) ps() (list []rollout.Entry) {
 	p.t.Helper()
 	if err := json.Unmarshal([]byte(p.output("ps", "-o", "json")), &list); err != nil {
@@ -107,6 +111,7 @@ func (p *environment) ps() (list []rollout.Entry) {
 	return list
 }
 
+// ids returns the IDs of instances, separated by blanks.
 func ids(list []rollout.Entry) string {
 	var out []string
 	for _, e := range list {
@@ -115,9 +120,12 @@ func ids(list []rollout.Entry) string {
 	return strings.Join(out, " ")
 }
 
-// newFleetEnvironment returns a place with the programs that make has built, and with a function of the examples as an image,
-// which works on the simulated GPU.
+// newFleetEnvironment returns an environment with the programs that make has built and with the function saxpy, whose
+// image contains the program of that example. plan.json is a plan for the nodes n and m.
 func newFleetEnvironment(t *testing.T) *environment {
+	if testing.Short() {
+		t.Skip("gfaas register and gfaas-place export run in one goroutine, and make race checks goroutines")
+	}
 	t.Helper()
 	p := newDockerEnvironment(t)
 	build, err := filepath.Abs("../../../build")
@@ -137,7 +145,7 @@ func newFleetEnvironment(t *testing.T) *environment {
 	return p
 }
 
-// export writes a manifest of the plan.
+// export runs gfaas-place export with args, for plan.json.
 func (p *environment) export(args ...string) {
 	p.t.Helper()
 	cmd := p.command()
@@ -148,7 +156,8 @@ func (p *environment) export(args ...string) {
 	}
 }
 
-// engine runs a command of another engine with the settings from gfaas register.
+// engine runs a command of another engine, such as docker compose, with the variables that gfaas register has written to
+// .env. It returns the output.
 func (p *environment) engine(words ...string) (string, error) {
 	p.t.Helper()
 	cmd := exec.Command("sh", append([]string{"-c", `if [ -e .env ]; then set -a; . ./.env; set +a; fi; exec "$@"`, "sh"}, words...)...)
@@ -173,10 +182,10 @@ func (p *environment) mustEngine(words ...string) string {
 	return text
 }
 
-// compute waits until the function at the address answers, and invokes it.
+// compute calls saxpy at an address until it answers, and checks the answer.
 func compute(t *testing.T, address string) {
 	t.Helper()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience} // without a proxy
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience} // ignores proxies of the environment
 	eventually(t, "the function at "+address+" answers", func() bool {
 		answer, err := client.Post("http://"+address+"/", "application/json", strings.NewReader(`{"n": 4096, "a": 2}`))
 		if err != nil {
@@ -191,7 +200,7 @@ func compute(t *testing.T, address string) {
 	})
 }
 
-// client returns the token daemon's status of an instance.
+// client returns the first process of an instance in the token daemon's status, or the zero value if there is none.
 func (p *environment) client(id string) wire.ClientStatus {
 	p.t.Helper()
 	cmd := p.command()
@@ -214,8 +223,7 @@ func (p *environment) client(id string) wire.ClientStatus {
 	return wire.ClientStatus{}
 }
 
-// checkSlice fails the test unless the instance has run under the plan's slice. It polls, because the daemon learns about
-// launches later.
+// checkSlice waits until the instance has launched kernels, and fails the test unless its slice is that of the plan.
 func (p *environment) checkSlice(id string, quotaLimit float64) {
 	p.t.Helper()
 	var c wire.ClientStatus
@@ -236,7 +244,7 @@ func (p *environment) checkContainerLimits(id string) {
 	}
 }
 
-// composes returns the installed versions of Compose with their commands.
+// composes maps the installed major versions of Compose to their commands.
 func composes(t *testing.T) map[string][]string {
 	t.Helper()
 	out := map[string][]string{}
@@ -254,7 +262,7 @@ func composes(t *testing.T) map[string][]string {
 		if os.Getenv("CI") != "" {
 			t.Fatal("neither docker compose nor docker-compose was found")
 		}
-		t.Skip("no Compose is there")
+		t.Skip("neither docker compose nor docker-compose is installed")
 	}
 	return out
 }
@@ -272,6 +280,8 @@ func TestCompose(t *testing.T) {
 
 func testCompose(t *testing.T, version string, program []string) {
 	p := newFleetEnvironment(t)
+	swarming.RLock()
+	t.Cleanup(swarming.RUnlock)
 	project := "gfaas-test-" + strings.ToLower(preload.NewSecret()[:8])
 	compose := func(words ...string) []string { return slices.Concat(program, []string{"-p", project}, words) }
 	p.export("compose", "--node", "n", "--compose-version", version, "--out-file", "compose.yaml")
@@ -281,7 +291,7 @@ func testCompose(t *testing.T, version string, program []string) {
 	p.output("register", "plan.json", "--node", "n")
 	t.Cleanup(func() { _, _ = p.engine(compose("down")...) })
 
-	// Without the library, no container starts, and Docker does not create a folder in its place.
+	// If the folder of the library is missing, no container starts, and Docker does not create the folder.
 	settings, err := os.ReadFile(filepath.Join(p.dir, ".env"))
 	if err != nil {
 		t.Fatal(err)
@@ -316,12 +326,12 @@ func testCompose(t *testing.T, version string, program []string) {
 		t.Errorf("slice of saxpy-1, which is not in the new plan: got %+v, want none", c)
 	}
 	p.output("register", "plan.json", "--node", "n")
-	p.mustEngine(compose("restart", "saxpy-1")...)      // a running instance stays unregistered, so restart it
-	for _, id := range []string{"saxpy-0", "saxpy-1"} { // on a busy host they may take longer than --repair waits
+	p.mustEngine(compose("restart", "saxpy-1")...)      // its running process does not register again
+	for _, id := range []string{"saxpy-0", "saxpy-1"} { // wait here: on a busy host, they may need more time than --repair allows
 		compute(t, strings.TrimSpace(p.mustEngine(compose("port", id, "8080")...)))
 	}
 
-	// gfaas adopts the instances that Compose has started.
+	// gfaas doctor --repair adopts the instances that Compose has started.
 	if got := p.ps(); len(got) != 2 || got[0].State != "lost" || got[0].Runtime != "docker" {
 		t.Errorf("gfaas ps: got %+v, want two lost instances with the runtime docker", got)
 	}
@@ -338,10 +348,17 @@ func testCompose(t *testing.T, version string, program []string) {
 	p.checkNothingRemains()
 }
 
-// oneNodeSwarm makes the engine the manager of a swarm, unless it is one, and returns a label that identifies its
-// node.
+// swarming guards the swarm of the engine. A test that needs the swarm holds the lock for writing, and may create and end
+// the swarm. A test that calls containers at published ports holds it for reading, because these ports can be lost while
+// a swarm begins or ends.
+var swarming sync.RWMutex
+
+// oneNodeSwarm makes the engine the manager of a swarm, unless it is one already, until the end of the test. It gives
+// the engine's node a new label with the value node, and returns the name of the label.
 func oneNodeSwarm(t *testing.T, p *environment, node string) (label string) {
 	t.Helper()
+	swarming.Lock()
+	t.Cleanup(swarming.Unlock)
 	docker := func(words ...string) string {
 		return strings.TrimSpace(p.mustEngine(append([]string{"docker"}, words...)...))
 	}
@@ -352,7 +369,7 @@ func oneNodeSwarm(t *testing.T, p *environment, node string) (label string) {
 		docker("swarm", "init", "--advertise-addr", "127.0.0.1")
 		t.Cleanup(func() {
 			p.mustEngine("docker", "swarm", "leave", "--force")
-			if bridged != nil { // the swarm created it
+			if bridged != nil { // the network did not exist before, so the swarm has created it
 				_, _ = p.engine("docker", "network", "rm", "docker_gwbridge")
 			}
 		})
@@ -369,29 +386,34 @@ func oneNodeSwarm(t *testing.T, p *environment, node string) (label string) {
 	return label
 }
 
-// TestSwarm deploys exported stacks and checks the slices and the nodes.
+// removesStack registers a cleanup that removes a stack and waits until its containers and network are removed.
+func (p *environment) removesStack(stack string) {
+	p.t.Cleanup(func() {
+		eventually(p.t, "the stack is removed", func() bool { // fails while an ending task uses the network
+			_, err := p.engine("docker", "stack", "rm", stack)
+			return err == nil
+		})
+		eventually(p.t, "the stack's containers and network are removed", func() bool {
+			remaining := p.mustEngine("docker", "ps", "-aq", "--filter", "label=com.docker.stack.namespace="+stack) +
+				p.mustEngine("docker", "network", "ls", "-q", "--filter", "label=com.docker.stack.namespace="+stack)
+			return remaining == ""
+		})
+	})
+}
+
+// TestSwarm deploys exported stacks, and checks the slices of their instances and which tasks wait for a node.
 func TestSwarm(t *testing.T) {
 	t.Parallel()
 	p := newFleetEnvironment(t)
 	label := oneNodeSwarm(t, p, "n")
 	stack := "gfaas-test-" + preload.NewSecret()[:8]
 	p.output("register", "plan.json", "--node", "n")
-	t.Cleanup(func() {
-		eventually(t, "the stack is removed", func() bool { // its network stays in use while a task ends
-			_, err := p.engine("docker", "stack", "rm", stack)
-			return err == nil
-		})
-		eventually(t, "the stack's containers and network are removed", func() bool {
-			remaining := p.mustEngine("docker", "ps", "-aq", "--filter", "label=com.docker.stack.namespace="+stack) +
-				p.mustEngine("docker", "network", "ls", "-q", "--filter", "label=com.docker.stack.namespace="+stack)
-			return remaining == ""
-		})
-	})
+	p.removesStack(stack)
 	state := func(id string) string {
 		return p.mustEngine("docker", "service", "ps", stack+"_"+id, "--no-trunc", "--format", "{{.DesiredState}} {{.CurrentState}} {{.Error}}")
 	}
 
-	// On an engine that does not declare its GPUs, tasks wait for a node that does.
+	// Without generic resources in daemon.json, tasks wait for a node that has them.
 	p.export("swarm", "--node-label", label, "--out-file", "stack.yaml")
 	deploy := []string{"docker", "stack", "deploy", "-c", "stack.yaml", stack}
 	p.mustEngine(deploy...)
@@ -410,7 +432,8 @@ func TestSwarm(t *testing.T) {
 	eventually(t, "saxpy-2 waits for its node", func() bool { return strings.Contains(state("saxpy-2"), "no suitable node") })
 }
 
-// gatewayAddress waits until a container of a stack runs and returns its address on this host.
+// gatewayAddress waits until the container of an instance runs, and returns its address on docker_gwbridge, which this
+// host can reach.
 func (p *environment) gatewayAddress(stack, id string) (address string) {
 	p.t.Helper()
 	eventually(p.t, id+" runs", func() bool {
@@ -423,4 +446,60 @@ func (p *environment) gatewayAddress(stack, id string) (address string) {
 		return address != ""
 	})
 	return address
+}
+
+// TestSignedManifests starts a signed Compose file and a signed stack. There is no gfaas register, so the token daemon
+// knows the slices only from the grants.
+func TestSignedManifests(t *testing.T) {
+	t.Parallel()
+	p := newFleetEnvironment(t)
+	label := oneNodeSwarm(t, p, "n")
+	p.write("grant.pub", p.output("grant", "keygen", "grant.key"))
+	daemon := p.command("--trust", "grant.pub", "--node", "n")
+	daemon.Path, daemon.Args[0] = p.lookPath("gfaas-tokend"), "gfaas-tokend"
+	var printed bytes.Buffer
+	daemon.Stderr = &printed
+	if err := daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			defer func() { t.Logf("the token daemon: %s", printed.String()) }()
+		}
+		_ = daemon.Process.Signal(os.Interrupt)
+		_ = daemon.Wait()
+	})
+	eventually(t, "the token daemon serves", func() bool {
+		_, err := os.Stat(filepath.Join(p.getenv("GFAAS_RUN_DIR"), "granted", "ld.so.preload"))
+		return err == nil
+	})
+	// The file has only the folders of this test. Unlike that of gfaas register, it has no secret.
+	p.write(".env", fmt.Sprintf("GFAAS_RUN_DIR=%s\nGFAAS_LIB_DIR=%s\nGFAAS_SIM_DIR=%s\nGFAAS_USER=%d:%d\n",
+		p.getenv("GFAAS_RUN_DIR"), p.getenv("GFAAS_LIB_DIR"), p.getenv("GFAAS_SIM_DIR"), os.Geteuid(), os.Getegid()))
+	name := "gfaas-test-" + strings.ToLower(preload.NewSecret()[:8])
+
+	var version string
+	var program []string
+	for version, program = range composes(t) {
+		break
+	}
+	compose := func(words ...string) []string { return slices.Concat(program, []string{"-p", name}, words) }
+	p.export("compose", "--node", "n", "--compose-version", version, "--sign", "grant.key", "--out-file", "compose.yaml")
+	t.Cleanup(func() { _, _ = p.engine(compose("down")...) })
+	p.mustEngine(compose("up", "-d")...)
+	for id, limit := range map[string]float64{"saxpy-0": 0.6, "saxpy-1": 0.1} {
+		compute(t, strings.TrimSpace(p.mustEngine(compose("port", id, "8080")...)))
+		p.checkSlice(id, limit)
+	}
+	p.mustEngine(compose("restart", "saxpy-1")...) // the same grant allows another start
+	compute(t, strings.TrimSpace(p.mustEngine(compose("port", "saxpy-1", "8080")...)))
+	p.mustEngine(compose("down")...)
+
+	p.export("swarm", "--node-label", label, "--generic-resources=false", "--sign", "grant.key", "--out-file", "stack.yaml")
+	p.removesStack(name)
+	p.mustEngine("docker", "stack", "deploy", "-c", "stack.yaml", name)
+	for id, limit := range map[string]float64{"saxpy-0": 0.6, "saxpy-1": 0.1} {
+		compute(t, p.gatewayAddress(name, id)+":8080")
+		p.checkSlice(id, limit)
+	}
 }

@@ -42,10 +42,14 @@ var (
 	sideBySide = []setting{{"fcfs", 2, true}, {"mqfq-sticky", 2, true}, {"gfaas", 2, true}}
 )
 
+// functions is the number of functions in the trace.
+const functions = 8
+
 // locality replays a trace through gateways and compares the results with gfaas-sim.
 type locality struct {
 	*environment
 	t                   *testing.T
+	long                time.Duration // length of the trace
 	measured, simulated map[setting]figures
 }
 
@@ -70,10 +74,9 @@ func TestLocality(t *testing.T) {
 			name = "side-by-side"
 		}
 		t.Run(name, func(t *testing.T) {
-			l := &locality{newEnvironment(t), t, map[setting]figures{}, map[setting]figures{}}
-			const functions = 8
-			l.write("f.yaml", l.functions(functions, list[0].sideBySide))
-			l.write("trace.csv", bursts(functions, long))
+			l := &locality{newEnvironment(t), t, long, map[setting]figures{}, map[setting]figures{}}
+			l.write("f.yaml", l.functions(list[0].sideBySide))
+			l.write("trace.csv", bursts(long, 0))
 			l.output("apply", "-f", "f.yaml")
 			for _, s := range list {
 				var measured, simulated []figures
@@ -82,6 +85,9 @@ func TestLocality(t *testing.T) {
 					measured, simulated = append(measured, live), append(simulated, predicted)
 				}
 				l.measured[s], l.simulated[s] = medians(measured), medians(simulated)
+				if measure {
+					l.checkSteady(s)
+				}
 			}
 			if measure {
 				l.compare("misses", list, func(f figures) float64 { return float64(f.misses()) })
@@ -93,12 +99,12 @@ func TestLocality(t *testing.T) {
 
 // functions returns definitions of functions whose starts take 200 to 350 ms more than that of the program, and whose
 // calls wait for 20 to 40 ms or, with gpu, compute for this time on all SMs of the simulated GPU.
-func (l *locality) functions(n int, gpu bool) string {
+func (l *locality) functions(gpu bool) string {
 	var text strings.Builder
 	if gpu {
 		l.env = append(l.env, gpuFunctions...)
 	}
-	for n := range n {
+	for n := range functions {
 		start, warm := 200+50*(n%4), 20+10*(n%3)
 		command, env := fmt.Sprintf("[%q]", l.getenv("FUNCTION")), fmt.Sprintf("START_MS: \"%d\", WARM_MS: \"%d\"", start, warm)
 		if gpu { // a kernel takes 2 ms
@@ -154,6 +160,26 @@ func (l *locality) replay(s setting) (live, predicted figures) {
 	return live, predicted
 }
 
+// checkSteady checks that the simulated mean latency changes by at most 30% if calls come up to 50 ms later. Otherwise, the
+// trace may have two outcomes, which differ by a factor of 2: with or without a backlog that never ends. A replay, whose
+// durations vary a little, may then have the other outcome than the simulation.
+func (l *locality) checkSteady(s setting) {
+	l.t.Helper()
+	least, most := math.Inf(1), 0.0
+	for shift := range uint64(8) {
+		l.write("shifted.csv", bursts(l.long, shift))
+		text, err := l.sim("queue", "--functions", "costs.csv", "--trace", "shifted.csv", "-o", "json", "--policy", s.policy, "--concurrency", fmt.Sprint(s.concurrency), "--pool", "4")
+		if err != nil {
+			l.t.Fatalf("%v: queue: %v\n%s", s, err, text)
+		}
+		mean := decode(l.t, text).Latency.Mean
+		least, most = min(least, mean), max(most, mean)
+	}
+	if most > 1.3*least {
+		l.t.Errorf("%v: simulated mean latency with shifted calls: got %.1f to %.1f ms, want at most 30%% more than the least", s, least, most)
+	}
+}
+
 // compare checks that a measured figure differs from the simulated one by at most 15%, and that the order of the
 // policies is the same, for each number of slots.
 func (l *locality) compare(name string, list []setting, of func(figures) float64) {
@@ -183,19 +209,24 @@ func medians(list []figures) (f figures) {
 	return f
 }
 
-// bursts returns a trace of functions that are called in bursts, in descending order of frequency.
-func bursts(functions int, long time.Duration) string {
-	random := rand.New(rand.NewPCG(1, 2))
+// bursts returns a trace of functions that are called in bursts, in descending order of frequency. Unless shift
+// is 0, each call is later by up to 50 ms, by random numbers with the seed shift.
+func bursts(long time.Duration, shift uint64) string {
+	random, shifts := rand.New(rand.NewPCG(4, 2)), rand.New(rand.NewPCG(shift, 7))
 	type call struct {
 		at time.Duration
 		of int
 	}
 	var calls []call
-	for at := time.Duration(0); at < long; at += time.Duration(random.ExpFloat64() * float64(350*time.Millisecond)) {
+	for at := time.Duration(0); at < long; at += time.Duration(random.ExpFloat64() * float64(450*time.Millisecond)) {
 		of := int(math.Min(float64(functions-1), random.ExpFloat64()*float64(functions)/3))
 		burst := at
 		for range 1 + random.IntN(6) {
-			calls = append(calls, call{burst, of})
+			called := burst
+			if shift > 0 {
+				called += time.Duration(shifts.Float64() * float64(50*time.Millisecond))
+			}
+			calls = append(calls, call{called, of})
 			burst += time.Duration(random.ExpFloat64() * float64(60*time.Millisecond))
 		}
 	}

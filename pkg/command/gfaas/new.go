@@ -2,6 +2,7 @@ package gfaas
 
 import (
 	"bytes"
+	"cmp"
 	"embed"
 	"errors"
 	"fmt"
@@ -34,8 +35,9 @@ type template struct {
 	help    string   // description and requirements, without a full stop
 	shared  []string // files of templates/shared
 	build   string   // command that builds the program; may be empty
-	run     string   // command that starts the program, in the parent of the function's folder
-	request string
+	run     string   // command that starts the program, in the parent of the function's folder; empty: the program is not part of the template
+	request string   // file with a request; empty if there is none
+	try     string   // command that tries the function, in place of one that sends the request
 }
 
 // templateList lists the templates. The first one is the default.
@@ -46,6 +48,14 @@ var templateList = []template{
 		name: "openai", help: "Python; answers POST /v1/chat/completions, whole or as a stream",
 		shared: []string{"gpu.py", "saxpy.ptx"}, run: "python3 my-function/server.py", request: "request.json",
 	},
+	{name: "llama.cpp", help: "a language model on llama.cpp's server, which you install", request: "request.json"},
+	{name: "vllm", help: "a language model on vLLM, which you install", request: "request.json"},
+	{
+		name: "whisper", help: "speech recognition on whisper.cpp's server, which you install",
+		try: "curl localhost:8080/v1/audio/transcriptions -F model=my-function -F file=@speech.wav",
+	},
+	{name: "triton", help: "models on NVIDIA's Triton Inference Server, which you install", request: "request.json"},
+	{name: "comfyui", help: "images on ComfyUI, which you install", try: "xdg-open http://localhost:8080/function/my-function/"},
 }
 
 func templateNames() (names []string) {
@@ -70,12 +80,13 @@ func newNew(t *tool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "new NAME",
 		Short: "Create a function from a template",
-		Long: `Create the folder NAME with a working function: its program, function.yaml, and a
-request to try it with. NAME is also the name of the function. If the folder
+		Long: `Create the folder NAME with a function: function.yaml, its program, and a request
+to try it with. NAME is also the name of the function. If the folder
 exists, it must be empty.
 
-The templates are HTTP servers that compute through the CUDA driver, on a GPU or
-on the simulated one, with or without gfaas:
+The templates python, c and openai contain HTTP servers that compute through the
+CUDA driver, on a GPU or on the simulated one, with or without gfaas. The others
+contain a function.yaml for a server that you install, with a comment on each line:
 
 ` + cli.Entries(Templates()) + `
 The names of the files are printed on standard output, and commands to try next on
@@ -162,13 +173,13 @@ func (tm template) next(name string) (commands []string) {
 	if tm.build != "" {
 		commands = append(commands, tm.build)
 	}
-	commands = append(commands,
-		"gfaas apply -f my-function/function.yaml",
-		"gfaas-profile run my-function/function.yaml --search fast --goodput=false --body my-function/"+tm.request+" -o table",
-		"gfaas run --sm 24 --quota 0.5 -- "+tm.run,
-		"gfaas serve &",
-		"gfaas invoke my-function <my-function/"+tm.request,
-	)
+	commands = append(commands, "gfaas apply -f my-function/function.yaml")
+	if tm.run != "" {
+		commands = append(commands,
+			"gfaas-profile run my-function/function.yaml --search fast --goodput=false --body my-function/"+tm.request+" -o table",
+			"gfaas run --sm 24 --quota 0.5 -- "+tm.run)
+	}
+	commands = append(commands, "gfaas serve &", cmp.Or(tm.try, "gfaas invoke my-function <my-function/"+tm.request))
 	for i, command := range commands {
 		commands[i] = strings.ReplaceAll(command, placeholder, name)
 	}

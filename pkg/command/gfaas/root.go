@@ -122,8 +122,8 @@ The page gfaas-environment(7) lists the environment variables.`,
 	groups := []group{
 		{"functions", "Functions:", []subcommand{{"new", newNew}, {"apply", newApply}, {"ls", newLs}, {"show", newShow}, {"rm", newRm}}},
 		{"instances", "Instances:", []subcommand{{"up", newUp}, {"down", newDown}, {"ps", newPs}, {"wait", newWait}, {"logs", newLogs}, {"set", newSet},
-			{"invoke", newInvoke}, {"register", newRegister}, {"docker-args", newDockerArgs}}},
-		{"gateway", "Gateway:", []subcommand{{"serve", newServe}, {"scale", newScale}, {"replay", newReplay}, {"top", newTop}}},
+			{"invoke", newInvoke}, {"register", newRegister}, {"docker-args", newDockerArgs}, {"grant", newGrant}}},
+		{"gateway", "Gateway:", []subcommand{{"serve", newServe}, {"scale", newScale}, {"replay", newReplay}, {"top", newTop}, {"node", newNode}}},
 		{"machine", "This machine:", []subcommand{{"run", newRun}, {"doctor", newDoctor}, {"version", newVersion}}},
 		{"programs", "Separate programs:", plugins()},
 	}

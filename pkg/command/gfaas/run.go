@@ -44,13 +44,14 @@ type runOptions struct {
 	name   string
 	slo    time.Duration
 	llm    bool
-	over   bool
 	noNVML bool
-	detach bool
-	stop   bool // unmanaged processes
+	detach bool // let the command continue if gfaas run is killed
+
+	oversubscribe bool
+	stopUnmanaged bool
 
 	kind     string
-	restarts int // with kind training
+	restarts int // with kind training: limit on restarts
 }
 
 func newRun(t *tool) *cobra.Command {
@@ -61,35 +62,40 @@ func newRun(t *tool) *cobra.Command {
 		Long: `Run a command under a slice of a GPU. A slice limits three things for the command
 and all processes that it starts: the share of the SMs (--sm), the fraction of
 each time window (--quota) and the GPU memory (--mem). A window is 100 ms by default.
-The command needs no changes.
+The command needs no changes: gfaas run makes it load the preload library, libgfaas.so.
+The library limits the memory, and lets the command launch kernels only while the token
+daemon, gfaas-tokend, permits it.
 
 --quota is REQUEST:LIMIT. The command is guaranteed the fraction REQUEST of the time,
 and may use up to the fraction LIMIT while other programs in slices leave the GPU
 idle. Without a colon, both are equal: --quota 0.3 is also an upper bound. Both may
 be percentages: 30%:80% is 0.3:0.8.
 
---sm, too, is REQUEST:LIMIT. Only the policy introspective of the token daemon uses the
-limit: the command then starts with LIMIT percent of the SMs, and is guaranteed the work
-of REQUEST percent. With the policy multi-token, the command gets REQUEST percent.
+--sm, too, is REQUEST:LIMIT, in percent of the SMs. With the default policy of the token
+daemon, multi-token, the command gets REQUEST percent of the SMs, and LIMIT has no effect.
+
+If the token daemon runs with --policy introspective, the requests and limits of --sm and
+--quota are combined. The daemon reserves a part of the GPU for the command: the product of
+both REQUESTs. The command may get more, up to the product of both LIMITs, for example
+while no command with a latency objective has work. With --sm 30:60 --quota 0.5:1, these
+parts are 15% and 60%. The command starts with the LIMIT of --sm as its SM share, and the
+daemon limits its kernel launches.
+
+A latency objective (--slo) has an effect only with the policy introspective. As soon as
+the kernel launches of the command become so slow that it may miss its objective, the
+daemon raises its part of the GPU to the product of both LIMITs. Meanwhile, commands
+without an objective may get less than their reserved parts.
 
 An allocation beyond --mem fails like an allocation on a full GPU, with
 CUDA_ERROR_OUT_OF_MEMORY. gfaas does not stop the command, which can allocate again
 once it has freed memory.
 
-A latency objective (--slo) has an effect only if the token daemon runs with --policy
-introspective. With this policy, REQUEST and LIMIT of --quota are not fractions of time. They are
-fractions of the work that the command would do alone with its SM share. The daemon reserves
-REQUEST for the command. As soon as the kernel launches of the command become so slow
-that it may miss its objective, the daemon raises this to LIMIT. The default policy of
-the token daemon, multi-token, ignores the objective.
-
 The exit status is the status of the command, or 128+n if signal n ended it. If
 gfaas run itself fails, the status is 125, 126 or 127; if SIGINT or SIGTERM ends it
 before the command starts, the status is 130 or 143 (see EXIT STATUS). The command
 uses the standard streams of gfaas run, so --out-file has no effect on its output.
-gfaas run passes signals on to the command. A program
-that cannot load the preload library (static, musl, setuid) is refused with exit
-status 126.
+gfaas run passes signals on to the command. A program that cannot load the preload
+library (static, musl, setuid) is refused with exit status 126.
 
 If gfaas run itself is killed (SIGKILL), the command and the processes that it has
 started are killed, too. Without MPS, Linux kills the command at once, and the
@@ -131,17 +137,17 @@ processes (cudaIpc).
 
 Programs that read NVML (nvidia-smi, Ray, vLLM) see the slice: its limit as the
 total memory, its use as the used memory, and only its own processes. With
---no-nvml, they see the whole GPU. The instances of a function, which gfaas serve or
-gfaas up starts, see it if the key env of function.yaml sets GFAAS_NO_NVML to "1".
+--no-nvml, they see the whole GPU. (For the instances of a function, which gfaas serve
+or gfaas up starts, set GFAAS_NO_NVML to "1" in the key env of function.yaml instead.)
 
 CUDA_VISIBLE_DEVICES in the environment of gfaas run chooses the GPU like --gpu, and
-may name only one GPU. A number in it is that of nvidia-smi or, if the GPU is
-simulated, that of a simulated GPU. If the variable hides the GPU of --gpu, or all GPUs (it is
-empty, -1 or NoDevFiles), gfaas run fails with exit status 125. For the command,
-gfaas run sets the variable to the slice's GPU. The command may replace this value
-by another name of the same GPU. If the command sets the variable to a value that
-does not contain the slice's GPU, its call of cuInit fails with CUDA_ERROR_NO_DEVICE, and the library prints a
-line on standard error.
+may name only one GPU. A number is the number of a GPU in nvidia-smi or, if the GPU is
+simulated, the number of a simulated GPU. If the variable hides the GPU of --gpu, or all
+GPUs (it is empty, -1 or NoDevFiles), gfaas run fails with exit status 125. For the
+command, gfaas run sets the variable to the slice's GPU. The command may replace this
+value by another name of the same GPU. If the command sets the variable to a value that
+does not contain the slice's GPU, its call of cuInit fails with CUDA_ERROR_NO_DEVICE, and
+the preload library prints a line on standard error.
 
 If no token daemon runs, gfaas run starts one, which ends a few seconds after its
 last client. If that daemon is killed, the command pauses at its next kernel
@@ -192,10 +198,10 @@ launch. After 10 s, gfaas run starts the daemon again, and the command continues
 	cli.CompleteWords(cmd, "kind", function.DefaultKind, function.Training)
 	f.IntVar(&o.restarts, "max-restarts", function.DefaultMaxRestarts, "with --kind training: number of restarts after failures")
 	f.BoolVar(&o.llm, "llm", false, "the command serves a language model, for which the policy introspective of gfaas-tokend has its own factor (violation-llm)")
-	f.BoolVar(&o.over, "oversubscribe", false, "move the command's GPU memory to the host while the command has no work (needs --mem)")
+	f.BoolVar(&o.oversubscribe, "oversubscribe", false, "move the command's GPU memory to the host while the command has no work (needs --mem)")
 	f.BoolVar(&o.noNVML, "no-nvml", false, "let programs that read NVML see the whole GPU")
 	f.BoolVar(&o.detach, "detach-on-kill", false, "let the command continue if gfaas run itself is killed")
-	f.BoolVar(&o.stop, "stop-unmanaged", false, "kill processes of the command that use the GPU without the preload library")
+	f.BoolVar(&o.stopUnmanaged, "stop-unmanaged", false, "kill processes of the command that use the GPU without the preload library")
 	t.env.Statuses(cmd, `the command's, or 128+n if signal n ended it. If gfaas run itself fails:
 125 wrong usage or any other failure; 126 the command was found but cannot run in a
 slice; 127 the command was not found; 130, 143 ended by SIGINT, SIGTERM`, runStatus)
@@ -242,8 +248,10 @@ func completeCommand(_ *cobra.Command, args []string, prefix string) ([]string, 
 	return slices.Compact(found), cobra.ShellCompDirectiveDefault
 }
 
+// globEscape escapes the characters that have a meaning in filepath.Glob.
 var globEscape = strings.NewReplacer("*", `\*`, "?", `\?`, "[", `\[`, `\`, `\\`)
 
+// run registers a slice, runs the command in it, and returns when the command and its restarts have ended.
 func (o *runOptions) run(ctx context.Context, t *tool, command []string) error {
 	t.env.CleansUp()
 	slice, err := o.slice()
@@ -271,36 +279,37 @@ func (o *runOptions) run(ctx context.Context, t *tool, command []string) error {
 		Instance: id, Secret: preload.NewSecret(), GPU: []string{d.String()}, SMPct: slice.SMPct, Libs: libs,
 		NoNVML: o.noNVML,
 	}
-	if o.over {
+	if o.oversubscribe {
 		grant.Oversubscribe = gpu.SwapIdle
 	}
 	if _, err := preload.Environ(grant); err != nil {
-		return err // before a token daemon starts
+		return err // check the grant here, because enter may start a token daemon
 	}
-	loads := func() error { return nil }
-	if container == nil { // the client of a container engine does not use the GPU itself
-		if loads, err = preload.AskLoader(ctx, command[0], libs.Hook, t.runDir); err != nil {
+	checkLoad := func() error { return nil }
+	if container == nil { // otherwise, command is the client of a container engine, which does not use the GPU itself
+		// The loader of the program runs while enter registers the slice.
+		if checkLoad, err = preload.AskLoader(ctx, command[0], libs.Hook, t.runDir); err != nil {
 			return err
 		}
 	}
 	if d.Simulated {
 		devices.NoteSimulated(t.env)
-		// A killed program leaves its files on the simulated device behind.
+		// If the program is killed, its files that represent the simulated GPU remain.
 		defer func() { _ = simgpu.Sweep() }()
 	}
 	answer, unregister, err := o.enter(ctx, t, grant, slice, command[0])
 	if err == nil {
-		// A container's processes do not descend from this process.
+		// MayHaveDescendants does not find the processes of a container: the engine is their parent.
 		defer func() { unregister(container != nil || procfs.MayHaveDescendants()) }()
 	}
-	if refused := loads(); refused != nil { // the loader has run in the meantime
+	if refused := checkLoad(); refused != nil { // takes precedence over the error of enter
 		return refused
 	}
 	if err != nil {
 		return err
 	}
 	if o.name != "" {
-		if err := host.ResultsOf(t.runDir).Remove(id); err != nil { // of an earlier command with this name
+		if err := host.ResultsOf(t.runDir).Remove(id); err != nil { // an earlier command may have had this name
 			return err
 		}
 	}
@@ -349,7 +358,7 @@ func (o *runOptions) slice() (gpu.Slice, error) {
 	if s.QuotaRequest, s.QuotaLimit, err = parseQuota(o.quota); err != nil {
 		return s, err
 	}
-	if o.over && s.Mem == 0 {
+	if o.oversubscribe && s.Mem == 0 {
 		return s, cli.Usagef("--oversubscribe needs --mem: without a limit, the command could use all of the host's memory")
 	}
 	if err := s.Validate(); err != nil {
@@ -361,8 +370,8 @@ func (o *runOptions) slice() (gpu.Slice, error) {
 // smShare is the value of --sm, in percent.
 type smShare struct{ request, limit float64 }
 
-// Set parses REQUEST[:LIMIT]. LIMIT defaults to REQUEST. Set does not check the range, except that a
-// limit of 0, which gpu.Slice takes for none, is an error.
+// Set parses REQUEST[:LIMIT]. LIMIT defaults to REQUEST. Set returns an error for a LIMIT of 0, which
+// gpu.Slice would read as "equal to the request". gpu.Slice.Validate checks the range of all other values.
 func (s *smShare) Set(text string) error {
 	request, limit, both := strings.Cut(text, ":")
 	var failed [2]error
@@ -395,8 +404,8 @@ func parseQuota(text string) (request, limit float64, err error) {
 	return request, limit, err
 }
 
-// percentHint returns a hint for a quota with a number such as 30, which was probably meant as a
-// percentage, and otherwise an empty string.
+// percentHint returns a hint for a quota with a number above 1, such as 30, which was probably meant as a
+// percentage. It returns an empty string for any other quota.
 func percentHint(quota string) string {
 	percentages := strings.Split(quota, ":")
 	fractions := slices.Clone(percentages)
@@ -412,6 +421,7 @@ func percentHint(quota string) string {
 	return fmt.Sprintf("for a percentage, write %s or %s", meant, strings.Join(fractions, ":"))
 }
 
+// oddRunes matches the characters of a command that its slice's name does not contain.
 var oddRunes = regexp.MustCompile(`[^A-Za-z0-9_-]+`)
 
 // instance returns the name of the slice: --name, or a unique name derived from the command.
@@ -427,8 +437,9 @@ func (o *runOptions) instance(command string) (string, error) {
 	return fmt.Sprintf("%s-%d-%s", base[:min(len(base), longest)], os.Getpid(), preload.NewSecret()[:6]), nil
 }
 
-// enter registers the slice with the token daemon, and starts the daemon if necessary. The registration
-// ends with this process even if the caller does not call unregister.
+// enter registers the slice with the token daemon, and starts the daemon if necessary. The caller calls
+// unregister with mayRun set if processes of the slice may still run. The registration also ends with this
+// process.
 func (o *runOptions) enter(ctx context.Context, t *tool, g preload.Grant, s gpu.Slice, command string) (answer wire.Registered, unregister func(mayRun bool), err error) {
 	client, err := tokend.Starting(t.runDir, func() { t.env.Debugf("started gfaas-tokend for %s", t.runDir) })
 	if err != nil {
@@ -440,7 +451,7 @@ func (o *runOptions) enter(ctx context.Context, t *tool, g preload.Grant, s gpu.
 	}
 	answer, unregister, err = tokend.Enter(ctx, client, wire.Registration{
 		Kind:     kind,
-		Instance: g.Instance, Function: filepath.Base(command), Secret: g.Secret, OwnerPID: os.Getpid(), EndWithOwner: !o.detach, StopUnmanaged: o.stop,
+		Instance: g.Instance, Function: filepath.Base(command), Secret: g.Secret, OwnerPID: os.Getpid(), EndWithOwner: !o.detach, StopUnmanaged: o.stopUnmanaged,
 		LLM:        o.llm,
 		SLOMS:      float64(o.slo) / float64(time.Millisecond),
 		Allocation: wire.AllocationOf(g.GPU[0], s),

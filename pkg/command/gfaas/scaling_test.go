@@ -34,15 +34,13 @@ type scaling struct {
 }
 
 // TestScaling replays a trace with a varying rate through gateways with the scalers heuristic and lazy, and gives
-// gfaas-sim scale the loads that the gateway has measured, and the same profile. Under a placement that leaves the
-// number of instances to the scaler, all decisions must be the same. The test replays seven seconds, because the
-// scalers decide once a second. GFAAS_SCALING=N (make scaling) replays two minutes N times, with functions that compute
-// on the simulated GPU and a measured profile, and accepts a difference of 15% of the medians of the GPU seconds. It
-// also replays under the placement by the queueing policy. There, waiting calls start instances in addition, and the
-// GPU seconds must only not be less.
+// gfaas-sim scale the loads that the gateway has measured, and the same profile. All decisions must be the same. The test
+// replays seven seconds, because the scalers decide once a second. GFAAS_SCALING=N (make scaling) replays two minutes N
+// times, with functions that compute on the simulated GPU and a measured profile, and accepts a difference of 15% of the
+// medians of the GPU seconds.
 func TestScaling(t *testing.T) {
 	t.Parallel()
-	runs, placements := 1, []string{"maxrect"}
+	runs, placements := 1, []string{"policy"}
 	phases := []phase{{2, 10}, {2, 40}, {3, 10}}
 	lazy := []string{"window=3", "out=2", "in=1"}
 	measured := "" // profile
@@ -51,7 +49,7 @@ func TestScaling(t *testing.T) {
 		if _, err := fmt.Sscan(os.Getenv("GFAAS_SCALING"), &runs); err != nil {
 			t.Fatalf("GFAAS_SCALING: %v", err)
 		}
-		placements = append(placements, "policy")
+		placements = append(placements, "maxrect")
 		phases = []phase{{20, 8}, {30, 30}, {35, 12}, {10, 45}, {25, 12}}
 		lazy = nil
 		measured = measuredProfile(t)
@@ -75,7 +73,7 @@ func TestScaling(t *testing.T) {
 				var live, simulated []float64
 				for range runs {
 					got, want := s.replay()
-					if placement == "maxrect" && !measure && !maps.Equal(got.changes, want.changes) {
+					if !measure && !maps.Equal(got.changes, want.changes) {
 						t.Errorf("number of instances that the scaler wants, by second: got %v, want the simulated %v", got.changes, want.changes)
 					}
 					live, simulated = append(live, got.gpuSeconds), append(simulated, want.gpuSeconds)
@@ -84,7 +82,7 @@ func TestScaling(t *testing.T) {
 				slices.Sort(simulated)
 				got, want := live[runs/2], simulated[runs/2]
 				t.Logf("medians of the GPU seconds: measured %.2f, simulated %.2f", got, want)
-				if measure && (got < 0.85*want || placement == "maxrect" && got > 1.15*want) {
+				if measure && (got < 0.85*want || got > 1.15*want) {
 					t.Errorf("GPU seconds: got %.2f, want the simulated %.2f ± 15%%", got, want)
 				}
 			})

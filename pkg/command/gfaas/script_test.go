@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -113,7 +114,7 @@ func TestScripts(t *testing.T) {
 		t.Fatal(err)
 	}
 	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata",
+		Files:               scripts(t),
 		RequireExplicitExec: true,
 		Setup: func(env *testscript.Env) error {
 			// Scripts run in parallel and search for their own processes by path.
@@ -122,7 +123,8 @@ func TestScripts(t *testing.T) {
 			if err := os.Link(w.function, own.function); err != nil {
 				return err
 			}
-			vars := append(own.environ(env.WorkDir), "REAL_LIB_DIR="+libs, "SAXPY="+filepath.Join(libs, "..", "examples", "saxpy", "saxpy"))
+			vars := append(own.environ(env.WorkDir), "REAL_LIB_DIR="+libs, "SAXPY="+filepath.Join(libs, "..", "examples", "saxpy", "saxpy"),
+				"LOOP="+filepath.Join(libs, "..", "victim", "loop"))
 			env.Vars = append(env.Vars, vars...)
 			env.Defer(func() { down(vars) })
 			return nil
@@ -135,6 +137,25 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": clitest.Exits, "lock": lock, "model": model, "eventually": awaitOutput},
 	})
+}
+
+// scripts returns the files of the scripts. With -short, which make race uses, these are the scripts that run a gateway:
+// other commands start few goroutines, whose packages have their own tests.
+func scripts(t *testing.T) (files []string) {
+	all, err := filepath.Glob("testdata/*.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range all {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !testing.Short() || strings.Contains(string(text), "gfaas serve") {
+			files = append(files, file)
+		}
+	}
+	return files
 }
 
 // model implements the script command model FILE KIB, which writes a model of that size.

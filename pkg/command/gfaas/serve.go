@@ -21,7 +21,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gfaas/gfaas/pkg/adapter/fnhttp"
-	"github.com/gfaas/gfaas/pkg/adapter/tokend"
+	"github.com/gfaas/gfaas/pkg/adapter/swarm"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/devices"
 	"github.com/gfaas/gfaas/pkg/command/gpumodel"
@@ -59,6 +59,13 @@ type serveOptions struct {
 	record        string
 	utilization   string
 	callbackAllow []string
+
+	swarm   bool
+	network string
+	keyFile string
+	fleet   *host.Fleet // set by run with --swarm
+
+	supersede func() // ends the gateway, because another one has taken over
 }
 
 // Defaults that grow with --buffer and --max-body, in bytes.
@@ -80,9 +87,9 @@ docs/gateway.md of the source describes the path of a call and the guarantees.
 The gateway listens on gateway.sock in the run directory, without a password, and at
 the address --listen. Without --auth, every user of the machine can call functions at
 --listen, but only the user of gfaas serve and root can use the paths /system/ (API for
-management) and /ui/ (web page). Other web pages cannot use /system/. With --ui-listen,
-the gateway serves /ui/, /system/ and /metrics at one more address, at which no function
-can be called (docs/security.md).
+management), /models/load, /models/unload and /ui/ (web page). Other web pages cannot
+use them. With --ui-listen, the gateway serves these paths and /metrics at one more
+address, at which no function can be called (docs/security.md).
 
 Calls go to instances of gfaas up first. The gateway does not stop these instances,
 with one exception: if a process of such an instance gets a CUDA error after which all
@@ -100,8 +107,17 @@ instances:
 ` + placementHelp() + `
 Calls of a function with the key batcher are sent together, as batches.
 
+With --swarm, the gateway starts instances on the nodes of a Docker swarm, as services. It
+needs a manager: the engine in DOCKER_HOST, or at the local socket. It runs in a container
+on the overlay network of the instances (--network). The GPUs of all nodes count as the
+gateway's GPUs, under names like gpu-1/0; nodes may join, fail and be drained while it
+runs (gfaas node). Only functions with an image: can run, under grants that the gateway
+signs (--grant-key). The swarm's managers store the functions and the records of instances,
+so that the next gateway on any node continues with them. docs/fleet.md describes how to
+run the gateway as a service of the swarm (with --keep), and the failures.
+
 gfaas apply and gfaas rm take effect within a second. On SIGHUP, the gateway reads
---allowed-host, --auth, --auth-functions, --costs, --fixed-costs and --profile again.
+--allowed-host, --auth, --auth-functions, --cors, --costs, --fixed-costs and --profile again.
 
 On SIGTERM, running calls may take up to --drain to end. Then the gateway stops the
 instances that it started, unless --keep is given, and exits with status 0. A second
@@ -123,8 +139,14 @@ are stored in the folder async next to the state file until they have ended.`,
   # Admit receivers of callbacks that have no public address
   gfaas serve --callback-allow localhost:9000 --callback-allow 10.20.0.0/16
 
+  # Serve functions on all nodes of a swarm (in a container on the network gfaas)
+  gfaas serve --swarm --grant-key /run/secrets/grant.key --listen 0.0.0.0:8080 --auth /run/secrets/auth
+
   # Serve management at an address of its own, also under a host name
-  gfaas serve --ui-listen 127.0.0.1:8081 --allowed-host gpu-box.example.com`,
+  gfaas serve --ui-listen 127.0.0.1:8081 --allowed-host gpu-box.example.com
+
+  # Let a web page of another origin, such as a chat UI, call functions
+  gfaas serve --cors https://chat.example.com --cors http://localhost:3000`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd, t) },
 	}
@@ -135,16 +157,18 @@ are stored in the folder async next to the state file until they have ended.`,
 	f.StringSliceVar(&o.Settings.AllowedHosts, "allowed-host", nil, "additional host `name` to accept in requests for /system/, /ui/ and /metrics (repeatable)")
 	f.StringVar(&o.auth, "auth", "", "`file` of mode 0600 with one line user:password, which clients must send for /system/, /metrics and /ui/; with the word none instead of a file, every client is admitted (default: no password; only the user of gfaas serve and root can use /system/ and /ui/)")
 	f.BoolVar(&o.Settings.AuthFunctions, "auth-functions", false, "require the password for function calls as well")
+	f.StringSliceVar((*[]string)(&o.Settings.Origins), "cors", nil, "`origin` of web pages that may call functions and read the answers, like https://chat.example.com; with *, pages of every origin may, without the credentials of the browser; never /system/, /ui/ and /metrics (repeatable)")
 	cli.Choice(cmd, &o.Policy.Policy, "policy", "policy that chooses the next call and its GPU", policyNames()...)
 	f.StringArrayVar(&o.set, "set", nil, "parameter of the policy, as `KEY=VALUE`, like t=10s (repeatable)")
-	f.IntVar(&o.Concurrency, "concurrency", 2, "limit on the gateway's own instances that run calls on a GPU at once (slots); lb, lalb and lalb-o3 always use 1")
+	f.IntVar(&o.Concurrency, "concurrency", 2, "limit on the gateway's own instances that run calls on a GPU at once (slots); lb, lalb and lalb-o3 always use 1. Other policies do not apply it to functions with inflight above 1 whose instances fit in memory together")
+	f.DurationVar(&o.BatchWindow, "batch-window", time.Second, "how long calls of a function with inflight above 1 join the calls that an instance runs, while a call of another function waits for an instance (default for functions without batch_window)")
 	f.BoolVar(&o.SideBySide, "side-by-side", false, "let instances without a slice of --profile run at the same time on all SMs of a GPU, instead of in turns; needs MPS, under which a fatal CUDA error of one instance ends all")
 	f.IntVar(&o.Policy.Pool, "pool", 32, "maximum number of instances per GPU; -1 for no limit")
 	f.StringVar(&o.gpu, "gpu", "", "GPUs to use, like 0,1, or sim (default: the GPUs in CUDA_VISIBLE_DEVICES or all; sim if there is no NVIDIA driver)")
 	cli.Memory(f, &o.gpuMem, "gpu-mem", "memory of each GPU that functions may use, as a `size` like 16GiB (default all)")
 	f.StringVar(&o.costs, "costs", "", "file with the initial costs of functions: a profile, or CSV with the columns function,warm_ms and optionally cold_ms,load_ms,mem_mib")
 	f.BoolVar(&o.Settings.FixedCosts, "fixed-costs", false, "use the costs from --costs and ignore measurements")
-	cli.Choice(cmd, &o.Scaler, "scaler", "autoscaler to run in addition to queue-driven starts (needs --profile)", gateway.Scalers()...)
+	cli.Choice(cmd, &o.Scaler, "scaler", "autoscaler that decides the number of instances (needs --profile); with none, waiting calls start them", gateway.Scalers()...)
 	cli.Choice(cmd, &o.Estimator, "estimator", "estimator of the load for the scalers "+strings.Join(scale.Estimating(), " and ")+" (gfaas-sim scale --help describes them)", scale.Estimators()...)
 	f.StringArrayVar(&o.scalerSet, "scaler-set", nil, "parameter of the scaler or its estimator, as `KEY=VALUE`, like out=20 (repeatable)")
 	cli.Choice(cmd, &o.Placement, "placement", "placement of the instances of scaled functions (other than policy: needs --scaler)", placement.Names()...)
@@ -161,7 +185,7 @@ are stored in the folder async next to the state file until they have ended.`,
 	size(&o.Limits.MaxBody, "max-body", 64*gpu.MiB, "maximum `size` of a request body")
 	size(&o.Limits.Buffer, "buffer", 256*gpu.KiB, "read up to this `size` of a request body before the call is queued, and keep it until the call ends")
 	size(&o.Limits.BufferMemory, "buffer-memory", defaultBufferMemory, "limit on the memory for the request bodies of all calls together, as a `size`; further bodies are not read until memory is free; without this flag, the limit rises with --buffer, to 4 times its value")
-	size(&o.Limits.Spill, "spill", defaultSpill, "limit on the disk space, next to the state, for the parts beyond --buffer of request bodies to /v1/, as a `size`; 0 refuses calls with larger bodies than --buffer")
+	size(&o.Limits.Spill, "spill", defaultSpill, "limit on the disk space, next to the state, for the parts beyond --buffer of request bodies that name a model (/v1/), as a `size`; 0 refuses calls with larger bodies than --buffer")
 	f.DurationVar(&o.Limits.HeaderTimeout, "header-timeout", 10*time.Second, "how long the head of a request may take")
 	f.DurationVar(&o.Limits.BodyTimeout, "body-timeout", 30*time.Second, "longest pause while reading a request body")
 	size(&o.Limits.BodyRate, "body-rate", gpu.KiB, "minimum rate of a request body that takes longer than --body-timeout, as a `size` per second; 0 for no minimum")
@@ -176,11 +200,15 @@ are stored in the folder async next to the state file until they have ended.`,
 	f.Lookup("park").NoOptDefVal = gateway.ParkSwap
 	cli.CompleteWords(cmd, "park", gateway.ParkSwap, gateway.ParkCheckpoint)
 	cli.Choice(cmd, &o.utilization, "utilization-source", "for --set utilization=, the source of the utilization of GPUs: the token daemon (GPU time of instances) or NVML (time with any kernel of any program, which is about 100% whenever something runs)", fromTokend, fromNVML)
+	f.BoolVar(&o.swarm, "swarm", false, "start instances on the nodes of a Docker swarm, as services")
+	f.StringVar(&o.network, "network", swarm.DefaultNetwork, "with --swarm: attachable overlay network of the instances, which the gateway's container must be on")
+	f.StringVar(&o.keyFile, "grant-key", "", "with --swarm: private key `file` (gfaas grant keygen) that signs the grants of instances")
 	f.BoolVar(&o.Keep, "keep", false, "leave instances running on exit")
 	cli.CompleteFiles(cmd, "sock", "socket")
 	cli.CompleteFiles(cmd, "", "auth")
 	cli.CompleteFiles(cmd, "csv", "costs", "profile")
 	cli.CompleteFiles(cmd, "jsonl", "record")
+	cli.CompleteFiles(cmd, "key", "grant-key")
 	cli.CompleteWords(cmd, "gpu", "sim")
 	cli.Keys(cmd, "set", cli.ParameterKeys(queue.Parameters())...)
 	cli.Keys(cmd, "scaler-set", scalerKeys()...)
@@ -247,7 +275,7 @@ func (o *serveOptions) check() error {
 		least time.Duration
 	}{
 		{"queue-timeout", l.QueueTimeout, 1}, {"timeout", l.Timeout, 1}, {"start-timeout", o.startTimeout, 1},
-		{"header-timeout", l.HeaderTimeout, 1}, {"body-timeout", l.BodyTimeout, 1}, {"drain", l.Drain, 0},
+		{"header-timeout", l.HeaderTimeout, 1}, {"body-timeout", l.BodyTimeout, 1}, {"drain", l.Drain, 0}, {"batch-window", o.BatchWindow, 0},
 	} {
 		if d.value < d.least {
 			expected := "more than 0"
@@ -257,10 +285,13 @@ func (o *serveOptions) check() error {
 			return cli.Usagef("--%s %v: expected %s", d.name, d.value, expected)
 		}
 	}
+	if err := o.checkSwarm(); err != nil {
+		return err
+	}
 	return o.checkListen()
 }
 
-// checkListen validates --listen, --ui-listen and --allowed-host. Without --auth, it accepts only
+// checkListen validates --listen, --ui-listen, --allowed-host and --cors. Without --auth, it accepts only
 // loopback addresses.
 func (o *serveOptions) checkListen() error {
 	for _, flag := range []struct{ name, address string }{{"--listen", o.Listen}, {"--ui-listen", o.UIListen}} {
@@ -277,6 +308,13 @@ func (o *serveOptions) checkListen() error {
 		if name == "" || strings.ContainsAny(name, "/:@*[],\" \t\r\n") {
 			return cli.Usagef("--allowed-host %q: expected a host name without a port, like gateway.example.com", name)
 		}
+	}
+	for i, text := range o.Settings.Origins {
+		origin, err := gateway.ParseOrigin(text)
+		if err != nil {
+			return cli.Usagef("--cors %q: %w", text, err)
+		}
+		o.Settings.Origins[i] = origin
 	}
 	return nil
 }
@@ -344,9 +382,10 @@ func (o *serveOptions) loadCosts(t *tool, gpus []devices.GPU) (map[string]trace.
 func (o *serveOptions) settings(t *tool, gpus []devices.GPU) (s gateway.Settings, err error) {
 	s.AuthFunctions, s.FixedCosts = o.Settings.AuthFunctions, o.Settings.FixedCosts
 	s.Open, s.AllowedHosts = o.auth == "none", slices.Clone(o.Settings.AllowedHosts)
+	s.Origins = slices.Clone(o.Settings.Origins)
 	if o.auth != "" && o.auth != "none" {
 		if s.Auth, err = gateway.ReadCredentials(o.auth); err != nil {
-			return s, err
+			return s, o.explainSecret(o.auth, err)
 		}
 	}
 	if o.profile != "" {
@@ -378,9 +417,12 @@ func (o *serveOptions) run(cmd *cobra.Command, t *tool) error {
 		return err
 	}
 	ctx := cmd.Context()
-	gpus, err := devices.List(ctx, o.gpu)
+	gpus, err := o.openGPUs(ctx, t)
 	if err != nil {
 		return err
+	}
+	if o.fleet != nil {
+		defer o.fleet.Close()
 	}
 	for i := range gpus {
 		gpus[i].Model = cmp.Or(o.gpuModel, gpus[i].Model)
@@ -393,46 +435,40 @@ func (o *serveOptions) run(cmd *cobra.Command, t *tool) error {
 		return err
 	}
 	runDir, log := filepath.Dir(cfg.Socket), t.env.Logger(t.env.Err)
-	launcher, err := host.Starter(ctx, t.env, runDir, o.startTimeout)
-	if err != nil {
-		return err
-	}
-	defer launcher.Close()
 	client := fnhttp.NewClient()
 	defer client.Close()
-	daemon := tokend.Dial(runDir)
-	if o.Park == gateway.ParkCheckpoint {
-		if err := checkpoints(ctx, daemon, gpus); err != nil {
+	drivers := devices.NewOccupancy()
+	defer drivers.Close()
+	if o.fleet != nil {
+		cfg.Starter, cfg.Invoker = o.fleet.Launcher, o.fleet.Invoker(client)
+		cfg.WatchGPUs = o.watchGPUs(log)
+		o.fleet.Report(&cfg)
+		cfg.Unsupported = host.Unsupported
+	} else {
+		launcher, err := o.local(ctx, t, &cfg, runDir, gpus, drivers)
+		if err != nil {
 			return err
 		}
+		defer launcher.Close()
+		cfg.Starter, cfg.Invoker = launcher, client
 	}
 	cfg.Private, cfg.Log, cfg.Version = runDir == t.runDir, log, cli.Version
 	cfg.Alone = func(ctx context.Context) (func(), error) { return host.Exclusive(ctx, t.env, runDir) }
 	cfg.AtWork = func() bool { return host.AtWork(runDir) }
 	cfg.FailedStarts = func(function string) []gateway.FailedStart { return failedStarts(runDir, function) }
-	cfg.Starter, cfg.Invoker, cfg.Catalog = launcher, client, t.store
-	cfg.Usage, cfg.Faults, cfg.Parker, cfg.Swapper = daemon.Status, daemon.Faults, daemon, tokend.Swapper{Client: daemon}
+	cfg.Catalog = t.store
 	started := flagValues(cmd.Flags())
 	cfg.Reload = func() (gateway.Settings, error) { return o.reload(cmd, t, gpus, log, started) }
 	cfg.Async.Dir = filepath.Join(filepath.Dir(cli.StatePath()), "async")
 	cfg.SpillDir = filepath.Join(filepath.Dir(cli.StatePath()), "spill")
 	cfg.LearnedFile = filepath.Join(filepath.Dir(cli.StatePath()), "costs.json")
 	for _, g := range gpus {
-		mem := g.Mem
-		if o.gpuMem > 0 {
-			mem = o.gpuMem
-			noteBeyond(t.env, map[string]gpu.Bytes{g.Name: mem})
-		}
-		if mem == 0 {
+		cfg.GPUs = append(cfg.GPUs, o.gatewayGPU(g))
+		if o.gpuMem > 0 && o.fleet == nil {
+			noteBeyond(t.env, map[string]gpu.Bytes{g.Name: o.gpuMem})
+		} else if o.gpuMem == 0 && g.Mem == 0 {
 			log.Warn("the memory of a GPU is unknown, so functions are placed on it without a limit: set --gpu-mem", "gpu", g.Name)
 		}
-		cfg.GPUs = append(cfg.GPUs, gateway.GPU{Name: g.Name, Mem: int64(mem), Model: g.Model})
-	}
-	drivers := devices.NewOccupancy()
-	defer drivers.Close()
-	cfg.Memory = func(_ context.Context, gpu string) (gateway.Memory, error) { return memoryOf(drivers, gpu) }
-	if cfg.Busy, err = o.utilizationSource(t.env, drivers, gpus); err != nil {
-		return err
 	}
 	var file *os.File
 	switch o.record {
@@ -472,7 +508,19 @@ func (o *serveOptions) run(cmd *cobra.Command, t *tool) error {
 	if addr := g.UIAddr(); addr != nil {
 		attrs = append(attrs, "ui_listen", addr.String())
 	}
+	if o.fleet == nil {
+		log.Info("serving", attrs...)
+		return serveUntilSignals(ctx, g, log)
+	}
+	stop, err := o.keepState(ctx, t, log)
+	if err != nil {
+		g.Close()
+		return err
+	}
+	defer stop()
 	log.Info("serving", attrs...)
+	ctx, o.supersede = context.WithCancel(ctx)
+	defer o.supersede()
 	return serveUntilSignals(ctx, g, log)
 }
 
@@ -498,7 +546,7 @@ func serveUntilSignals(ctx context.Context, g *gateway.Gateway, log *slog.Logger
 }
 
 // reloadable lists the flags that take effect on SIGHUP.
-var reloadable = []string{"allowed-host", "auth", "auth-functions", "costs", "fixed-costs", "profile"}
+var reloadable = []string{"allowed-host", "auth", "auth-functions", "cors", "costs", "fixed-costs", "profile"}
 
 // flagValues returns the value of each flag.
 func flagValues(flags *pflag.FlagSet) map[string]string {

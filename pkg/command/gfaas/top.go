@@ -44,7 +44,7 @@ jsonl, the command prints a line for each snapshot until you stop it, or -n line
 -o json, it prints one snapshot.
 
 JSON is {"gpus": [{"gpu", "slots", "running", "busy_pct", "mem_used_mib",
-"mem_other_mib", "mem_mib"}], "functions": [{"function", "state", "waiting",
+"mem_other_mib", "mem_mib", "closed"}], "functions": [{"function", "state", "waiting",
 "in_flight", "rps", "planned_rps", "p50_ms", "p95_ms", "p99_ms", "cold_starts",
 "host_warm_starts", "gpu_warm_starts", "false_misses", "loaded_gpus", "rejected",
 "errors", "instances", "gpu_seconds", "why", "reason"}], "instances": [{"id",

@@ -38,7 +38,9 @@ waits for its restart after a failure.
 
 gfaas run with --name or --kind training stores the result of its command for seven days,
 or until another command has this name. Without these flags, it stores the result only if
-gfaas wait is waiting for it.
+gfaas wait is waiting for it. gfaas wait finds a command once gfaas run has registered its
+slice. Before that, it prints the stored result of an earlier command with this name, or an
+error, so a script that has just started gfaas run in the background should use the shell's own wait.
 
 JSON is a list of {"id", "function", "state", "exit_code", "restarts", "detail"}. The
 state is succeeded or failed, and "exit_code" is missing if the exit status is unknown,
@@ -46,8 +48,7 @@ for example because gfaas run was killed. Such a job has failed.`,
 		Example: `  # Wait for the jobs of a training function, up to two hours
   gfaas wait tune-resnet --timeout 2h
 
-  # Run a command in the background, and wait for it
-  gfaas run --name train --quota 0.5 -- python train.py &
+  # Wait for a command that was started elsewhere with gfaas run --name train
   gfaas wait train`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: t.completeInstances,

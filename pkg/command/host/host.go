@@ -21,6 +21,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/adapter/process"
 	"github.com/gfaas/gfaas/pkg/adapter/simgpu"
+	"github.com/gfaas/gfaas/pkg/adapter/swarm"
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/devices"
@@ -112,6 +113,12 @@ func open(ctx context.Context, runDir, name string) (ports.Runtime, error) {
 			return nil, err
 		}
 		return rt, nil
+	case instance.Swarm: // of a gateway; other commands inspect and stop its instances
+		rt, err := swarm.New(ctx, swarm.Config{})
+		if err != nil {
+			return nil, err
+		}
+		return rt, nil
 	}
 	return nil, fmt.Errorf("unknown runtime %q", name)
 }
@@ -152,9 +159,11 @@ func (t *tokens) outOfMemory(ctx context.Context, id string) bool {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	s, err := t.Status(ctx)
-	if err != nil {
-		return false
-	}
+	return err == nil && refused(s, id)
+}
+
+// refused reports whether the driver refused GPU memory to a process of an instance.
+func refused(s wire.Status, id string) bool {
 	for _, g := range s.GPUs {
 		for _, c := range g.Clients {
 			if c.Instance == id && c.MemRefused > 0 {

@@ -21,7 +21,7 @@ func newImport(env *cli.Env, socket *string) *cobra.Command {
 		Short: "Convert graphs of other tools to requests",
 	}
 	cmd.AddCommand(newImportList(env), newImportONNX(env, socket), newImportTVM(env, socket))
-	cli.Meaning(cmd, cli.ExitNo, "a request cannot express the input")
+	cli.Meaning(cmd, cli.ExitNo, "the input uses features that a request cannot express")
 	return cmd
 }
 
@@ -46,21 +46,29 @@ func newImportList(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list OPS.json|-",
 		Short: "Convert a list of operations to a request",
-		Long: `Convert a list of operations to a request (docs/kernels.md) that performs them with
-built-in kernels. The list has this form:
+		Long: `Convert a list of operations on tensors to a request, which performs them with the
+built-in kernels of gfaas-kerneld (docs/kernels.md describes requests). The list has
+this form:
 
     {"version":1,"tensors":{NAME:{"shape":[M,K],"dtype":"f32","key":KEY}},
      "inputs":[NAME],"outputs":[NAME],
      "nodes":[{"op":"MatMul","inputs":[NAME,NAME],"output":NAME}]}
 
-MatMul multiplies two matrices. Add adds two tensors of the same shape, or a vector to each
-row of a tensor. Relu replaces negative elements of a tensor by zeros.
-Reshape gives the elements of a tensor another shape. Operations must be listed in the order in which they run. The daemon
-stores as objects the tensors that no operation produces, and the outputs. The key of an
-object is the "key" of the tensor or, if that is missing, --prefix followed by the name of
-the tensor. If the list contains other operations than these, the error names all
-of them, and the exit status is 3.`,
-		Example: `  # convert and run; the objects must be stored as mlp/NAME
+"nodes" lists the operations in the order in which they run. There are four of them:
+
+  - MatMul multiplies two matrices
+  - Add adds two tensors of the same shape, or a vector to each row of a tensor
+  - Relu replaces the negative elements of a tensor by zeros
+  - Reshape gives the elements of a tensor another shape
+
+If the list contains other operations, or shapes that these do not support, the error
+names all of them, and the exit status is 3.
+
+The request reads each tensor that no operation produces, such as an input or a weight,
+from an object of the daemon. It writes each tensor in "outputs" to an object. The key
+of an object is the "key" of its tensor or, if that is missing, --prefix followed by the
+name of the tensor. The type of all elements is f32.`,
+		Example: `  # convert and run; the inputs and weights must be stored as objects mlp/NAME
   gfaas-kerneld import list perceptron.json --prefix mlp/ | gfaas-kerneld run -`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cli.CompleteFileArgs("json"),

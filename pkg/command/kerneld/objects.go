@@ -182,9 +182,10 @@ func newLs(env *cli.Env, socket *string) *cobra.Command {
 that the daemon stores for a client, as input or output of its requests.
 
 JSON: a list of {"key","size","host","gpus","volatile"}. size is in bytes. host is true if
-the object is in host memory, and gpus lists the GPUs that have it, as positions in the
-daemon's --gpu, from 0. volatile is true for an output that the daemon copies to the host
-only when necessary (docs/kernels.md).`,
+the host memory has a copy of the object. gpus lists the GPUs that have a copy: 0 is the
+first GPU of the daemon's --gpu, 1 the second one, and so on. volatile is true if the
+object is the output of a request that set "volatile": the daemon copies such an object
+from the GPU to the host only when necessary (docs/kernels.md).`,
 		Example: `  # list the objects of the client alice
   gfaas-kerneld ls --client alice`,
 		Args: cobra.NoArgs,

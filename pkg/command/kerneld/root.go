@@ -65,7 +65,7 @@ All objects are then lost.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), cmd.Flags().Changed) },
 	}
 	root.PersistentFlags().StringVar(&o.socket, "socket", kerneld.Socket(cli.RunDir()),
-		"socket of the daemon (kernel.sock), or of the client NAME as which the command acts (kernel-NAME.sock); the folder of this socket is used as the run directory")
+		"socket of the daemon: kernel.sock, or kernel-NAME.sock to act as the client NAME; the folder of this socket is used as the run directory")
 	cli.CompleteFiles(root, "sock", "socket")
 	o.flags(root)
 	at := &o.socket
@@ -76,7 +76,7 @@ All objects are then lost.`,
 
 // clientFlag adds --client to a command.
 func clientFlag(cmd *cobra.Command, name *string) {
-	cmd.Flags().StringVar(name, "client", "", "name of a client of the daemon: the command uses the objects of this client, and its requests count as requests of this client (default: with --socket kernel-NAME.sock, NAME; with another socket, the client with the name default)")
+	cmd.Flags().StringVar(name, "client", "", "client of the daemon as which the command acts: it uses the objects of this client, and its requests count as requests of this client (default: NAME if --socket is kernel-NAME.sock, otherwise the client named default)")
 }
 
 // dial returns a client of the daemon at a socket.

@@ -2,11 +2,13 @@ package place
 
 import (
 	"errors"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/place/manifest"
+	"github.com/gfaas/gfaas/pkg/grant"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place/verify"
 )
@@ -30,7 +32,7 @@ each field that the chosen format cannot express.
 
 With Compose and on a swarm, gfaas-tokend on each node enforces the SM share, quota,
 memory limit and turns of the instances. Run gfaas register on each node before the
-first start, so that gfaas-tokend knows the instances.
+first start, so that gfaas-tokend knows the instances, or sign the manifest (--sign).
 
 The file of --functions contains the images, commands and environments of the
 functions. Without it, the command uses the name of a function as its image. A
@@ -69,6 +71,9 @@ func newExportKind(env *cli.Env, k manifest.Kind) *cobra.Command {
 	}
 	if k.Flags != nil {
 		k.Flags(cmd.Flags(), &o.options)
+		if cmd.Flags().Lookup("sign") != nil {
+			cli.CompleteFiles(cmd, "key", "sign")
+		}
 	}
 	env.Outputs(cmd, "yaml")
 	return cmd
@@ -81,7 +86,7 @@ func (o *exportOptions) run(path string) error {
 	if o.gpu != "" && o.gpu != "sim" {
 		return cli.Usagef("--gpu %q: expected sim; the plan determines the GPU of each instance", o.gpu)
 	}
-	if err := checkStdin(path, o.files.functions, o.files.inventory); err != nil {
+	if err := checkStdin(path, o.files.functions, o.files.inventory, o.options.KeyFile); err != nil {
 		return err
 	}
 	p, err := cli.Load(o.env, path, plan.Read)
@@ -95,6 +100,13 @@ func (o *exportOptions) run(path string) error {
 	}
 	if m.Inventory, err = o.files.loadInventory(o.env); err != nil {
 		return err
+	}
+	if m.KeyFile != "" {
+		key, err := cli.Load(o.env, m.KeyFile, grant.ReadPrivate)
+		if err != nil {
+			return err
+		}
+		m.Signer = manifest.NewSigner(key, time.Now(), m.Valid)
 	}
 	out, err := o.kind.Write(p, m)
 	var tooManyNodes *manifest.ManyNodes
@@ -110,5 +122,6 @@ func (o *exportOptions) run(path string) error {
 	for _, warning := range out.Warnings {
 		o.env.Notef("warning: %s", warning)
 	}
+	o.env.Private = m.Signer != nil
 	return o.env.Write(out.Text)
 }

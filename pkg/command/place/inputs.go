@@ -28,8 +28,8 @@ func (i *inputs) flags(cmd *cobra.Command) {
 	f.StringVar(&i.profile, "profile", "", "profile: throughput and latency of instances (CSV)")
 	f.StringVar(&i.demand, "demand", "", "demand: a file (CSV: function,rps,slo_ms) or a list like resnet=250,bert=40")
 	f.StringVar(&i.inventory, "inventory", "", "inventory of GPUs (CSV: node,gpu,mem_mib, and optionally uuid,model,sms,used_mem_mib)")
-	f.DurationVar(&i.slo, "slo", 0, "p95 latency objective, like 100ms, of functions that have no objective in --demand and none in --functions")
-	f.StringVar(&i.model, gpumodel.Flag, "", "GPU model of the GPUs for which --inventory has no model; profile rows for other models are ignored (not needed if the profile has only one model)")
+	f.DurationVar(&i.slo, "slo", 0, "p95 latency objective, like 100ms, of functions without an objective in --demand or --functions")
+	f.StringVar(&i.model, gpumodel.Flag, "", "GPU model of the GPUs whose model is not in --inventory; profile rows for other models are ignored (not needed if the profile has only one model)")
 	cli.CompleteFiles(cmd, "csv", "profile", "demand", "inventory")
 }
 

@@ -5,7 +5,9 @@ import (
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/command/planning"
 	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/plan"
 	policy "github.com/gfaas/gfaas/pkg/policy/place"
 	"github.com/gfaas/gfaas/pkg/profile"
@@ -34,6 +36,41 @@ func (o *planOptions) printInputNotes(in policy.Input) {
 	sharesWeights := func(d plan.Demand) bool { return hasModelMem[d.Function] }
 	if o.options.ShareModels && !slices.ContainsFunc(in.Demand, sharesWeights) {
 		o.env.Notef("note: --share-models has no effect: neither the profile (model_mem_mib) nor --functions (size of a model) contains the memory of weights")
+	}
+}
+
+// noteBatches prints a note about the demanded functions whose batches reach no instance, if the profile has rows with
+// batches.
+func (o *planOptions) noteBatches(in policy.Input) {
+	byFunction := map[string][]profile.Row{}
+	for _, r := range in.Profile {
+		byFunction[r.Function] = append(byFunction[r.Function], r)
+	}
+	var without []string
+	for _, d := range in.Demand {
+		if rows := byFunction[d.Function]; len(in.Reachable(d.Function, rows)) < len(rows) {
+			without = append(without, d.Function)
+		}
+	}
+	if len(without) > 0 {
+		o.env.Notef("note: rows of %s with a batch above 1 are not used, because its instances get one request at a time; set batcher or inflight in --functions if batches reach them", planning.List(without))
+	}
+}
+
+// notePlannedBatches prints a note about the functions of a plan with batches if it is not known whether batches reach
+// their instances.
+func (o *planOptions) notePlannedBatches(p plan.Plan, in policy.Input) {
+	var unknown []string
+	for _, g := range p.GPUs {
+		for _, i := range g.Instances {
+			named := slices.ContainsFunc(in.Functions, func(fn function.Function) bool { return fn.Name == i.Function })
+			if i.Batch > 1 && !named && !slices.Contains(unknown, i.Function) {
+				unknown = append(unknown, i.Function)
+			}
+		}
+	}
+	if len(unknown) > 0 {
+		o.env.Notef("note: the plan counts on batches for %s, which need batcher or inflight in function.yaml; with --functions, the plan uses only batches that reach the instances", planning.List(unknown))
 	}
 }
 

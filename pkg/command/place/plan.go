@@ -119,6 +119,7 @@ func (o *planOptions) run(cmd *cobra.Command) error {
 	}
 	o.printInputNotes(in)
 	o.noteUnstableRows(p, in)
+	o.notePlannedBatches(p, in)
 	o.instances.noteCrowded(o.env, p)
 	o.printSummary(changes)
 	if err := o.print(p, in.Profile, changes, steadyArrivals); err != nil {
@@ -198,6 +199,7 @@ func (o *planOptions) input(cmd *cobra.Command) (in policy.Input, err error) {
 	if raised := prepare.Limits(in.Profile, in.Functions, o.options.ShareModels); len(raised) > 0 && (o.files.inventory != "" || o.mem > 0) {
 		o.env.Notef("note: gpu_mem of %s is more than the measured memory; the plan uses gpu_mem, because gfaas up sets it as the limit of the instances", planning.List(raised))
 	}
+	o.noteBatches(in)
 	o.arrivals.Apply(&in)
 	for _, note := range o.arrivals.Notes(in) {
 		o.env.Notef("note: %s", note)

@@ -22,7 +22,9 @@ is missing, its slo in the file of --functions, and otherwise the value of --slo
 Function file. The file of --functions also affects the plan as follows. An instance
 of a function with gpus: N uses N GPUs of one node. Functions whose models have the
 same name share the weights. The memory of an instance is the larger of the function's
-gpu_mem, which is the limit that gfaas up sets, and the measured memory.
+gpu_mem, which is the limit that gfaas up sets, and the measured memory. Rows with a
+batch above 1 count only for functions with batcher, or with inflight above 1, because
+instances of other functions get one request at a time.
 
 Weights. With --share-models, the instances of one tenant that use the same model on
 the same GPU share one copy of its weights, which counts once. The size of the weights
@@ -63,8 +65,8 @@ suffices. fast packs the instances with the maximal rectangles algorithm. It can
 instances that span several GPUs.
 
 dilu is the algorithm of the Dilu paper. For each function, it uses one configuration,
-the one with the best throughput for its SMs; of the profile, only the rows with the
-largest quota of the function count, because Dilu divides SMs and not time. It places one
+the one with the best throughput for its SMs. Because Dilu divides SMs and not time, an
+instance takes its SM share of a GPU, whatever its quota is. It places one
 instance after the other, in the order in which the demand lists the functions. An
 instance requests the SM share of the configuration. Its limit is that of the row or, if
 the row states none, twice the request; for training (the kind of the function in

@@ -17,13 +17,14 @@ func NewRoot(env *cli.Env) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "gfaas-place",
 		Short: "Plan instances on slices of GPUs for a demand",
-		Long: `Plan the placement of function instances on GPUs. The input is a profile (the
-throughput and latency of instances under slices of a GPU) and a demand (the
-requests/s of each function). gfaas-place only reads and writes files, and needs no
-GPU.`,
+		Long: `Plan how many instances of each function to run, and on which GPUs. Each instance gets
+a slice of a GPU: a share of the SMs, a quota of the GPU time, and memory. The input is
+a profile (the measured throughput and latency of an instance under each slice) and a
+demand (the requests/s of each function). gfaas-place only reads and writes files, and
+needs no GPU.`,
 		Example: `  # Plan instances for a demand
   gfaas-place plan --profile profile.csv --demand resnet=250,bert=40
-  # Pack slices, as rectangles of quota × SM share, onto as few GPUs as possible
+  # Pack slices onto as few GPUs as possible; a slice is a rectangle of quota × SM share
   gfaas-place pack --items items.csv
   # Check a plan
   gfaas-place verify plan.json --profile profile.csv

@@ -27,26 +27,33 @@ func newVerify(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify PLAN.json",
 		Short: "Check a plan and list all violations",
-		Long: `Check that a plan is valid: the instances on a GPU do not exceed its SMs, time and
-memory, each demand is served or listed as unplaced, and the figures in the plan are
-consistent (docs/placement.md lists the rules). With --profile, --demand, --inventory
-and --functions, the plan is also checked against the files from which it was made; add
---gpu-model and --slo if it was made with them. The checks share no code with the
-planner, except for the calculation of the goodput of an instance.
+		Long: `Check that a plan is valid (docs/placement.md lists the rules):
 
-With --profile, the command compares each instance with the profile row that has its
-configuration and the model of its GPU. If this model is neither in the plan nor in
---inventory, and the profile has different figures for this configuration on different
-GPU models, the exit status is 2.
+  - the instances on a GPU do not exceed its SMs, its time and its memory
+  - the whole demand of each function is served or listed in the plan as unplaced
+  - the figures in the plan are consistent
 
 If the plan is valid, the command prints nothing (with -o json, a result with "ok":
-true, and with -o csv, only a header). Otherwise, it prints all violations, and the exit status is 3.`,
+true, and with -o csv, only a header). Otherwise, it prints all violations, and the
+exit status is 3.
+
+With --profile, --demand, --inventory and --functions, the command also checks the plan
+against the files from which it was made. If the plan was made with --gpu-model or
+--slo, give these flags as well.
+
+With --profile, the command compares the figures of each instance with the profile row
+for its configuration and the model of its GPU. It takes the model from --inventory or,
+if that has none for this GPU, from the plan. If neither has the model, and the rows for
+this configuration have different figures on different GPU models, the exit status is 2.
+
+The checks share no code with the planner, with one exception: the calculation of an
+instance's goodput, which is the rate of requests at which it still meets its objective.`,
 		Example:           "  # Check a plan against its inputs\n  gfaas-place verify plan.json --profile profile.csv --demand demand.csv --inventory gpus.csv",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cli.CompleteFileArgs("json"),
 	}
 	files.flags(cmd)
-	files.functionsFlag(cmd, "the objectives of functions, and the GPUs, memory and weights of an instance")
+	files.functionsFlag(cmd, "the objectives of functions, and the number of GPUs, the memory and the model weights of their instances")
 	env.Outputs(cmd, "table", "json", "csv")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := files.checkSLO(cmd); err != nil {

@@ -29,7 +29,7 @@ type Arrivals struct {
 func (a *Arrivals) Flags(cmd *cobra.Command) {
 	cli.Choice(cmd, &a.Pattern, "arrivals", "arrivals of requests to functions with an objective", plan.ArrivalsPoisson, plan.ArrivalsSteady)
 	cmd.Flags().Float64Var(&a.Headroom, "headroom", 0, "fraction of each instance's capacity to leave free, like 0.2")
-	cmd.Flags().DurationVar(&a.HandOver, "hand-over", arrivals.HandOver, "idle time of an instance between two calls, for functions with inflight 1 in --functions")
+	cmd.Flags().DurationVar(&a.HandOver, "hand-over", arrivals.HandOver, "time for which an instance is idle between two calls, if its function has inflight 1 in --functions")
 }
 
 // Check validates the flags.

@@ -20,47 +20,65 @@ import (
 const loadLong = `Send requests to an applied function or to any HTTP server, and print throughput and
 latency. The command starts and stops nothing.
 
-NAME is the name of an applied function. Requests go through the gateway if one is
-running (gfaas serve), and otherwise to the ready instances of the function, as with
-gfaas invoke; if there is no ready instance, the exit status is 4. URL is an http or
-https URL. Requests go directly to it, without a proxy from the environment; if
-nothing listens at this address, the exit status is 4. Redirects are not followed. The
-method of the requests is POST, unless --method gives another. --body is their body.
-Without it, the body depends on the contract of the function, as with gfaas-profile run;
-for a URL, it is empty.
+Target. NAME is the name of an applied function. If a gateway is running (gfaas serve),
+the requests go through it. Otherwise, they go directly to the ready instances of the
+function, as with gfaas invoke; if there is no such instance, the exit status is 4. URL is
+an http or https URL. Requests go directly to it: the command uses no proxy from the
+environment, and follows no redirects. If no server listens at its address, the exit
+status is 4.
 
-Load. closed:N keeps N requests in progress: each answer is followed by the next request.
-poisson:RPS sends requests at random times (a Poisson process), whether or not earlier
-requests have been answered. A latency counts from the time at which the request should
-have been sent. So, if the server stalls, the requests that have to wait for it have
-longer latencies. At most 512 requests are in progress; further requests wait. max is
-closed:N with an N that the command finds: it begins with 1, and doubles N as long as this
-increases the throughput by at least 5%. The measured period begins after --warmup and
-lasts for --duration. With --precision, it lasts for up to four times that, by the rules
-of gfaas-profile run.
+Requests. The method is POST, unless --method gives another. The body is the file of
+--body. Without --body, the body of requests to a function depends on its contract, as
+with gfaas-profile run, and the body of requests to a URL is empty.
 
-Errors. After the end of the load, the command waits for answers as long as --duration,
-but at least 10 s. A request fails if the status of the answer is not 2xx, if the answer
-is not complete within --timeout, or if it is not complete when the command stops waiting.
-Failed requests do not end the load. Latencies do not include requests that fail for the
-first two reasons. They do include requests that fail for the third one, with the time
-until the command stops waiting. within_pct is the percentage of all requests that were
-answered without an error within --slo (default: the slo of the function).
+Load. --load has one of these forms:
+
+  - closed:N keeps N requests in progress: each answer is followed by the next request
+  - poisson:RPS sends RPS requests per second on average, at random times (a Poisson
+    process), whether or not earlier requests have been answered. At most 512 requests
+    are in progress; further requests wait
+  - max is closed:N with an N that the command finds: it begins with 1, and doubles N as
+    long as this increases the throughput by at least 5%, up to 512
+
+With poisson, the latency of a request counts from the time at which it should have been
+sent. So if the server stalls, the latencies include the time for which requests had to
+wait to be sent.
+
+Measured period. It begins after --warmup and lasts for --duration. With --precision, it
+begins later or lasts longer if that is necessary for the precision: the load ends at the
+latest --warmup + 4 x --duration after its start. gfaas-profile-run(1) has the rules.
+
+Errors. After the measured period, the command sends no more requests, and waits for the
+remaining answers as long as --duration, but at least 10 s. A request fails in these cases:
+
+  - the status of the answer is not 2xx, or there is none, for example because the server
+    closed the connection
+  - the answer is not complete within --timeout
+  - the answer is not complete when the command stops waiting
+
+The latencies include failed requests of the last kind only, with the time until the
+command stopped waiting. Failed requests do not end the load. within_pct is the
+percentage of all requests that were answered without an error within --slo (default: the
+slo of the function).
 
 -o json: {"target","load","throughput_rps","throughput_ci_rps","mean_ms","p50_ms",
 "p95_ms","p95_ci_ms","p99_ms","max_ms","errors","error_pct","samples","trial_s",
 "unstable","slo_ms","within_pct","histogram":[{"le_ms","count"}]}; csv has the same
-fields without the histogram. gfaas-profile-run(1) describes them. A value that was
-not measured is omitted in JSON and empty in CSV. A bucket of the histogram counts
-the latencies from the le_ms of the previous bucket to its own le_ms. All results have
-the same buckets, ten between 1 and 10 ms, ten between 10 and 100 ms, and so on.
+fields without the histogram. gfaas-profile-run(1) describes the measurements. A value
+that was not measured is omitted in JSON and empty in CSV. A bucket of the histogram
+counts the latencies above the le_ms of the previous bucket and up to its own le_ms. The
+bounds are the same in all results, so that you can compare or add histograms: there are
+ten from 1 to below 10 ms (1, 1.25, 1.6, 2, 2.5, 3.15, 4, 5, 6.3 and 8), ten from 10 to
+below 100 ms, and so on. Empty buckets at both ends of a histogram are omitted.
 
---fail-if takes a condition METRIC OP NUMBER and can be repeated. OP is >, >=, <, <=, ==
-or !=. METRIC is a column of the CSV output. If METRIC is a latency, NUMBER may be slo. If
-a condition holds, the status is 3, with one exception: if the metric has a confidence
-interval, and the condition holds only in a part of it, the command prints a warning, and
-the status is 0, or 3 with --strict. If no request was answered, the status is 1. If the
-command is interrupted, it prints the results up to then and checks no condition.`
+Checks. --fail-if takes a condition METRIC OP NUMBER and can be repeated. OP is >, >=, <,
+<=, == or !=. METRIC is a column of the CSV output. If METRIC is a latency, NUMBER may be
+slo. If a condition holds, the exit status is 3. The result is uncertain if the condition
+holds only in a part of the confidence interval of the metric, or if it holds for a
+measurement that is unstable (the column unstable is 1; this does not affect errors,
+error_pct, samples and unstable itself). The command then prints a warning, and the exit
+status is 0, or 3 with --strict. If no request was answered, the exit status is 1. If the
+command is interrupted, it prints the results up to then, and checks no condition.`
 
 // loadOptions holds the flags of load, unparsed; check adds the parsed values.
 type loadOptions struct {

@@ -48,11 +48,11 @@ func (o *outlookOptions) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.Var(floats(&o.rps), "rps", "rates to plan for, in requests/s of each function (default 1, 10 and 100 times the throughput of the chosen configuration)")
 	f.StringVar(&o.demand, "demand", "", "demand to plan for, instead of --rps: a file (CSV: function,rps,slo_ms) or a list like resnet=250,bert=40")
-	f.StringVar(&o.functions, "functions", "", "function file (YAML) with objectives, GPUs per instance and calls in progress per instance")
+	f.StringVar(&o.functions, "functions", "", "function file (YAML) with the objectives of functions, the GPUs of an instance (gpus) and its limit on calls in progress (inflight)")
 	cli.Memory(f, &o.mem, "gpu-mem", "memory of each GPU, as a `size` like 16GiB (default no limit)")
-	cli.Choice(cmd, &o.model, "model", "rule by which instances share a GPU", plan.ModelRect, plan.ModelTokens)
+	cli.Choice(cmd, &o.model, "model", "rule by which the instances of a plan share a GPU", plan.ModelRect, plan.ModelTokens)
 	o.arrivals.Flags(cmd)
-	f.DurationVar(&o.limit, "time-limit", 20*time.Second, "time after which no further plan is started; functions without a plan are omitted")
+	f.DurationVar(&o.limit, "time-limit", 20*time.Second, "time limit of the planning: after this time, no further plan is started, and a note counts the functions without plans")
 }
 
 // check validates the flags and reads the demand and the functions. The parameter otherInput is the path of

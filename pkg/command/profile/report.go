@@ -21,28 +21,34 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-const reportLong = `Show a profile: for each function, the throughput, p95 latency and efficacy by SM
-share, quota and batch size, and the configuration to use. The efficacy is the
-throughput divided by the share of the GPU: throughput_rps / (sm_pct/100 x quota). The
-configuration to use is the one with the best efficacy that meets the objective of the
-function. The objective is the slo_ms of --demand; if that is missing, the slo in
---functions, and otherwise --slo. -o html writes a self-contained page with heat maps and
-curves; -o table prints bars in the terminal. -o csv prints only the configuration to use,
-with a row for each function and GPU model. In the page of a large profile, the section
-of each function is compressed, and a script in the page renders it when you open it.
+const reportLong = `Show the results of gfaas-profile run. A configuration of an instance is an SM share, a
+quota of the GPU time and a batch size. For each function, the report shows three figures
+of every configuration: throughput, p95 latency and efficacy. The efficacy is the
+throughput divided by the share of the GPU: throughput_rps / (sm_pct/100 x quota).
+
+The report also names the configuration to use: of those that meet the objective of the
+function, the one with the best efficacy. The objective is the slo_ms of --demand; if that
+is missing, the slo in --functions, and otherwise --slo.
+
+-o html writes a page that needs no other files, with heat maps and curves. -o table prints
+bars in the terminal. -o csv prints only the configuration to use, with a row for each
+function and GPU model. In a page of more than 1 MiB with several functions, the section of
+each function is compressed, and a script in the page renders it when you open it.
 
 If the goodput was measured, the page shows how the p95 latency grows with the load. It
 contains the latency of single requests to an idle instance, the objective, the goodput
 (the rate at which the latency reaches the objective) and, with --trials, each trial of
 the search for the goodput.
 
-The report also contains plans. They state how many GPUs each function, and all functions
-together, need for some demands, with the configurations and a lower bound, below which
-no plan can be; the page has pictures of the GPUs. The demands are 1, 10 and 100 times
-the throughput of the chosen configuration, unless --rps or --demand gives others.
-gfaas-place plan makes the same plans, and the page contains its command line. Requests
-to functions with an objective are assumed to arrive at random (--arrivals poisson). The
-capacity of an instance is then its goodput, which is less than its throughput.`
+Plans. Except with -o csv, the report states how many GPUs are needed for some demands, by
+each function alone and by all functions together. It shows the configurations, and a
+lower bound: no plan for this demand needs fewer GPUs. The page also has pictures of the
+GPUs, and the command line of gfaas-place plan that makes the same plan. The demands are 1,
+10 and 100 times the throughput of the chosen configuration, unless --rps or --demand gives
+others. Requests to functions with an objective are assumed to arrive at random (--arrivals
+poisson). The capacity of an instance is then its goodput, which is less than its
+throughput. With --arrivals steady, each request is assumed to arrive when another one has been
+answered. gfaas-place-plan(1) describes --model.`
 
 // reportOptions holds the flags of report, unparsed.
 type reportOptions struct {

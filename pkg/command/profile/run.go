@@ -151,11 +151,11 @@ otherwise.
 Searches. --search grid measures every configuration. The other searches look for the
 configuration that meets the objective with the best efficacy, and print it at the end.
 The efficacy is the throughput divided by the share of the GPU: throughput_rps /
-(sm_pct/100 x quota). binary and hybrid are the searches of the Dilu paper, and fast
-needs the fewest trials. If there is an objective, fast uses goodput_rps in place of the
-throughput; with --goodput=false, it prefers configurations with p95_ms + p95_ci_ms
-within the objective. gfaas-profile search --help describes the searches. If no measured
-configuration meets the objective, the status is 3.
+(sm_pct/100 x quota). binary and hybrid are the searches of the Dilu paper, gpulet is
+one of its baselines, and fast needs the fewest trials. If there is an objective, fast
+uses goodput_rps in place of the throughput; with --goodput=false, it prefers
+configurations with p95_ms + p95_ci_ms within the objective. gfaas-profile search --help
+describes the searches. If no measured configuration meets the objective, the status is 3.
 
 --fail-if takes a condition: METRIC OP NUMBER, optionally followed by "at" and a list
 of function, sm_pct, quota and batch. OP is >, >=, <, <=, == or !=. METRIC is a column

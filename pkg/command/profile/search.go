@@ -41,6 +41,9 @@ row has a goodput for the objective, fast compares goodputs instead of throughpu
     hybrid  for inference: the search of the Dilu paper, which increases the SM share
             in steps of 10% of the GPU until the objective is met, then doubles the
             batch, and repeats this until the efficacy is more than 10% below the best
+    gpulet  for inference: the search of GPUlet, a baseline of the Dilu paper, which
+            measures four SM shares with four batch sizes each, evenly spread from the
+            smallest to the largest, at the largest quota
     fast    needs the fewest trials: models the execution time by SM share and batch,
             and measures the configuration with the largest expected gain; ends when
             no other configuration is expected to be better by more than --error, or,

@@ -21,8 +21,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/sim/cluster"
 )
 
-// maxCluster is the limit on the GPUs of a cluster.
-const maxCluster = 1_000_000
+// maxClusterGPUs is the largest number of GPUs of a cluster.
+const maxClusterGPUs = 1_000_000
 
 // clusterOptions holds the flags of cluster.
 type clusterOptions struct {
@@ -84,14 +84,14 @@ The file of --events has these columns:
 A stop needs only time_s, action and instance; the other cells can be empty.
 
 If no GPU has room for an instance, the instance is rejected, not queued, and the exit
-status of the command is 3. In the result, sm_fragmentation is the part of the SMs of
+status of the command is 3. In the result, sm_fragmentation is the fraction of the SMs of
 the GPUs in use that no instance requested, averaged over time, and mem_fragmentation is
-the corresponding part of the memory. sm_allocated_peak is the largest part of the SMs
-of the whole cluster that was requested at one time.
+the corresponding fraction of the memory. sm_allocated_peak is the largest fraction of
+the SMs of the whole cluster that was requested at one time.
 
---without leaves out principles of dilu's rule: wa, the preference for GPUs that host
-friends (workload affinity), and rc, the choice by remaining SMs and memory (resource
-complementarity), so that the first GPU with room is chosen.`,
+--without leaves out principles of dilu: wa (workload affinity) is the preference for
+GPUs that host friends; rc (resource complementarity) is the choice by remaining SMs and
+memory. Without rc, dilu takes the first GPU with room.`,
 		Example: `  # Simulate Dilu's scheduler on 4000 GPUs
   gfaas-sim cluster --events events.csv --scheduler dilu --nodes 1000 --gpus-per-node 4 --gpu-mem 40GiB -o json
   # Write each decision with its reason to a file
@@ -126,7 +126,7 @@ func (o *clusterOptions) run(cmd *cobra.Command) error {
 		return err
 	}
 	if log.Sorted {
-		o.env.Notef("note: %s is not in the order of time; its events were sorted", o.events)
+		o.env.Notef("note: %s is not in order of time; its events were sorted", o.events)
 	}
 	devices, err := o.devices()
 	if err != nil {
@@ -164,7 +164,7 @@ func (o *clusterOptions) run(cmd *cobra.Command) error {
 	return nil
 }
 
-// world returns the inputs of a run. With --trace-out, decisions are written to trace.
+// world returns the inputs of a run with one scheduler. With --trace-out, the run writes its decisions to trace.
 func (o *clusterOptions) world(scheduler string, devices []plan.Device, trace *bytes.Buffer) cluster.World {
 	start := time.Now()
 	w := cluster.World{
@@ -189,6 +189,7 @@ func (o *clusterOptions) show(results []cluster.Result) error {
 	return o.env.Show(results, rows)
 }
 
+// check returns a usage error for invalid flags, and sets the options of dilu from --without.
 func (o *clusterOptions) check(cmd *cobra.Command) error {
 	f := cmd.Flags()
 	switch {
@@ -202,10 +203,10 @@ func (o *clusterOptions) check(cmd *cobra.Command) error {
 		return cli.Usagef("--trace-out: expected one scheduler, not %s", strings.Join(o.schedulers, ", "))
 	case cli.Conflict(f, "inventory", "nodes") || cli.Conflict(f, "inventory", "gpus-per-node") || cli.Conflict(f, "inventory", "gpu-mem"):
 		return cli.Usagef("--inventory lists the GPUs: it cannot be used with --nodes, --gpus-per-node or --gpu-mem")
-	case o.nodes < 1 || o.nodes > maxCluster:
-		return cli.Usagef("--nodes %d: expected a number from 1 to %d", o.nodes, maxCluster)
-	case o.perNode < 1 || o.perNode > events.MaxGPUs || o.nodes*o.perNode > maxCluster:
-		return cli.Usagef("--gpus-per-node %d: expected a number from 1 to %d, and at most %d GPUs in total", o.perNode, events.MaxGPUs, maxCluster)
+	case o.nodes < 1 || o.nodes > maxClusterGPUs:
+		return cli.Usagef("--nodes %d: expected a number from 1 to %d", o.nodes, maxClusterGPUs)
+	case o.perNode < 1 || o.perNode > events.MaxGPUs || o.nodes*o.perNode > maxClusterGPUs:
+		return cli.Usagef("--gpus-per-node %d: expected a number from 1 to %d, and at most %d GPUs in total", o.perNode, events.MaxGPUs, maxClusterGPUs)
 	case o.mem <= 0:
 		return cli.Usagef("--gpu-mem %s: expected more than 0, like 40GiB", o.mem)
 	}
@@ -231,12 +232,12 @@ func (o *clusterOptions) check(cmd *cobra.Command) error {
 		return err
 	}
 	if err := o.dilu.Validate(); err != nil {
-		return cli.Usagef("--%w", err)
+		return cli.Usagef("--%w", err) // err begins with the name of the parameter, which is also that of its flag
 	}
 	return nil
 }
 
-// devices returns the GPUs of the cluster, ordered by node.
+// devices returns the GPUs of the cluster. The GPUs of a node are adjacent.
 func (o *clusterOptions) devices() ([]plan.Device, error) {
 	if o.inventory != "" {
 		list, err := cli.Load(o.env, o.inventory, plan.ReadInventory)
@@ -257,13 +258,14 @@ type decision struct {
 	Time     float64 `json:"time_s"`
 	Instance string  `json:"instance"`
 	Node     string  `json:"node,omitempty"`
-	GPUs     []int   `json:"gpus"` // indices on the node; empty if rejected
-	Fresh    int     `json:"fresh"`
+	GPUs     []int   `json:"gpus"`   // indices on the node; empty if rejected
+	Fresh    int     `json:"fresh"`  // number of these GPUs that were not in use before
 	Reason   string  `json:"reason"` // text form of Cause
 
 	Cause reason.Reason `json:"cause"`
 }
 
+// tracer returns a function that appends a line to b for each decision.
 func tracer(b *bytes.Buffer, devices []plan.Device) func(events.Event, online.Decision) {
 	enc := json.NewEncoder(b)
 	enc.SetEscapeHTML(false)
@@ -277,7 +279,8 @@ func tracer(b *bytes.Buffer, devices []plan.Device) func(events.Event, online.De
 	}
 }
 
-// table returns a row for each result. For csv, the header has the names of the JSON fields.
+// table returns a header, and a row for each result. For csv, the columns have the names of the JSON fields, except that
+// decision_us.mean is decision_mean_us, and decision_us.p99 is decision_p99_us.
 func (o *clusterOptions) table(results []cluster.Result) [][]string {
 	if o.env.Output == "csv" {
 		n := csvfile.Format

@@ -67,6 +67,11 @@ of the functions decide which instances get their limits first. An instance is f
 the SMs of its limit than on those of its request, by the rows of the profile with these
 SM shares; between two rows, its speed is interpolated.
 
+--policy tgs simulates TGS, a baseline of the Dilu paper, which gfaas-tokend does not have.
+The first instance of each GPU in the plan is productive and runs at any time. The others
+share a small part of the GPU, which grows by 1% every 100 ms while the productive
+instance launches as much as before, and is halved when it launches less.
+
 Requests arrive at the rates of the demand, with the pattern of --pattern, or at the
 times of a recorded --trace. --routing is the rule that selects the instance of a
 request:
@@ -76,7 +81,8 @@ request:
     random    a random instance, with equal probabilities
 
 The output contains, for each function, the latencies and the fraction of requests
-that were answered within the objective. The objective is the slo_ms of the demand; if
+that were answered within the objective; -o json and csv also have served_rps, the
+answers per second up to the last request of any function. The objective is the slo_ms of the demand; if
 that is missing, the slo in --functions, and otherwise --slo. -o html draws the
 distributions.
 
@@ -106,7 +112,7 @@ of a server only as far as the profile includes it.`,
 	f.StringVar(&o.trace, "trace", "", "trace of recorded requests (CSV: function,invoke_time_ms), instead of a pattern")
 	f.DurationVar(&o.slo, "slo", 0, "p95 latency objective, like 100ms, of functions that have no objective in --demand and none in --functions")
 	cli.Choice(cmd, &o.routing, "routing", "rule that selects the instance of a request", planned.Routings()...)
-	cli.Choice(cmd, &o.policy, "policy", "policy of gfaas-tokend", token.MultiToken, token.Introspection)
+	cli.Choice(cmd, &o.policy, "policy", "policy of gfaas-tokend, or tgs", token.MultiToken, token.Introspection, planned.TGS)
 	f.StringArrayVar(&o.set, "set", nil, "parameter of the policy introspective, as `KEY=VALUE`, like violation=1.3 (repeatable)")
 	cli.Keys(cmd, "set", cli.ParameterKeys(token.IntrospectiveSettings())...)
 	cli.Choice(cmd, &o.Shape, "pattern", "pattern of arrivals", gen.Shapes()...)
@@ -347,6 +353,7 @@ func predictionOf(f planned.Prediction) report.FunctionPrediction {
 	p := report.FunctionPrediction{
 		Function: f.Function, RPS: f.RPS, SLOMS: f.SLOMS, P50MS: roundToMicros(planned.Quantile(f.Latencies, 0.5)),
 		P95MS: roundToMicros(planned.Quantile(f.Latencies, 0.95)), P99MS: roundToMicros(planned.Quantile(f.Latencies, 0.99)),
+		ServedRPS: f.ServedRPS,
 	}
 	p.Missed = len(f.Latencies) == 0 || p.SLOMS > 0 && p.P95MS > p.SLOMS
 	if len(f.Latencies) == 0 {
@@ -367,14 +374,14 @@ func roundToMicros(ms float64) float64 { return float64(int64(ms*1000+0.5)) / 10
 func (o *planOptions) print(p prediction) error {
 	if o.env.Output == "html" {
 		setting := fmt.Sprintf("Arrivals: %s. Routing: %s. Simulated, without a GPU.", p.Arrivals, p.Routing)
-		if p.Policy == token.Introspection {
-			setting = "Policy: introspective. " + setting
+		if p.Policy != token.MultiToken {
+			setting = "Policy: " + p.Policy + ". " + setting
 		}
 		page := report.Prediction{Setting: setting, Functions: p.Functions}
 		return o.env.Emit(func(w io.Writer) error { return report.PredictionHTML(w, page) })
 	}
 	ms, fraction := csvfile.Format, csvfile.Format
-	header := []string{"function", "rps", "slo_ms", "p50_ms", "p95_ms", "p99_ms", "within"}
+	header := []string{"function", "rps", "slo_ms", "p50_ms", "p95_ms", "p99_ms", "within", "served_rps"}
 	if o.env.Output == "table" {
 		ms, fraction = human, func(v float64) string { return number.Percent(v, 2) }
 		header = []string{"FUNCTION", "RPS", "OBJECTIVE", "P50", "P95", "P99", "WITHIN", ""}
@@ -382,10 +389,10 @@ func (o *planOptions) print(p prediction) error {
 	return o.env.Show(p, func() [][]string {
 		rows := [][]string{header}
 		for _, f := range p.Functions {
-			row := []string{f.Function, csvfile.Format(f.RPS), ms(f.SLOMS), ms(f.P50MS), ms(f.P95MS), ms(f.P99MS), fraction(f.Within)}
+			row := []string{f.Function, csvfile.Format(f.RPS), ms(f.SLOMS), ms(f.P50MS), ms(f.P95MS), ms(f.P99MS), fraction(f.Within), csvfile.Format(f.ServedRPS)}
 			if o.env.Output == "table" {
 				row[1] = number.Trimmed(f.RPS, 3)
-				row = append(row, map[bool]string{true: "missed"}[f.Missed])
+				row[7] = map[bool]string{true: "missed"}[f.Missed]
 				if f.SLOMS == 0 {
 					row[2], row[6] = "-", "-"
 				}

@@ -46,7 +46,11 @@ of its function on the GPU, and on the costs of the function (--functions):
   cold       no instance is idle: cold_ms, which includes the start of an instance
 
 --pool limits the number of instances on a GPU, and --gpu-mem the memory that they have
-there. To stay within these limits, a policy evicts idle instances: it removes them, or
+there. Functions with shared_start_ms and the same tenant and model share their weights,
+as with gfaas-modeld: on a GPU where an instance of one of them has started before, a
+cold start of each of them takes shared_start_ms + warm_ms.
+
+To stay within these limits, a policy evicts idle instances: it removes them, or
 moves their memory to the host. The least recently used instance is evicted first,
 unless the policy has another rule below.
 
@@ -75,6 +79,7 @@ parentheses:
 			{Name: "memory", Help: moverHelp()},
 			{Name: "fault=1.44", Help: "for memory=uvm and madvise: how many times as long it takes to fetch and evict memory page by page as to move it as a whole"},
 			{Name: "hints=10ms", Help: "for memory=madvise: the time of the hints of an invocation"},
+			{Name: "weights-mem", Help: "memory of each GPU for the weights that functions share, in addition to --gpu-mem, like 16GiB; the least recently used weights without instances make room (default no limit)"},
 		}) + `
 If a function needs more memory than a GPU has, its invocations are rejected and
 counted, all others run, and the exit status is 3. A trace that is not in the order of

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/policy"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/sim"
@@ -37,6 +38,11 @@ var parameters = func() []policy.Parameter[sim.Config] {
 		}},
 		policy.Parameter[sim.Config]{Key: "hints", Set: func(c *sim.Config, v string) (err error) {
 			c.Hints, err = queue.ParseDuration(v)
+			return err
+		}},
+		policy.Parameter[sim.Config]{Key: "weights-mem", Set: func(c *sim.Config, v string) error {
+			b, err := gpu.ParseMemory(v)
+			c.WeightsMem = int64(b)
 			return err
 		}})
 	for _, p := range queue.Parameters() {

@@ -33,6 +33,7 @@ type workload struct {
 	set         []string
 	seed        uint64
 	repeatUntil time.Duration
+	batchWindow time.Duration
 	flagSet     *pflag.FlagSet
 	unsorted    bool // the trace is not in order of time
 	noted       bool // the note about the trace was printed
@@ -41,7 +42,7 @@ type workload struct {
 func (o *workload) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	o.flagSet = f
-	f.StringVar(&o.functions, "functions", "", "file with the costs of the functions: a profile, or CSV with the columns function,warm_ms and optionally cold_ms,load_ms,mem_mib,weight,tenant,model")
+	f.StringVar(&o.functions, "functions", "", "file with the costs of the functions: a profile, or CSV with the columns function,warm_ms and optionally cold_ms,load_ms,mem_mib,weight,tenant,model,inflight,batch_slope,shared_start_ms,weights_mib")
 	f.StringVar(&o.model, gpumodel.Flag, "", "if --functions is a profile: use only its rows for this GPU model (not needed if the rows of each function are for only one GPU model)")
 	f.StringVar(&o.trace, "trace", "", "file with a trace of invocations: CSV with the columns function,invoke_time_ms, or with counts per minute")
 	f.IntVar(&o.gpus, "gpus", 1, "number of GPUs")
@@ -51,6 +52,7 @@ func (o *workload) flags(cmd *cobra.Command) {
 	f.StringArrayVar(&o.set, "set", nil, "parameter of the policy or the simulator, as `KEY=VALUE`, like t=10s (repeatable)")
 	f.Uint64Var(&o.seed, "seed", 1, "seed of the random arrival times within a minute, for a trace with counts per minute")
 	f.DurationVar(&o.repeatUntil, "repeat-until", 0, "closed loop: when an invocation completes before this time of the trace, another one of its function arrives at once (default never)")
+	f.DurationVar(&o.batchWindow, "batch-window", time.Second, "how long invocations of a function with inflight above 1 join those that an instance runs, while another function waits for an instance")
 	cli.CompleteFiles(cmd, "csv", "functions", "trace")
 	cli.Keys(cmd, "set", cli.ParameterKeys(parameters)...)
 }
@@ -78,6 +80,8 @@ func (o *workload) check() error {
 		return cli.Usagef("--pool %d is out of range, expected 0 or more, or -1 for no limit", o.pool)
 	case o.repeatUntil < 0 || o.repeatUntil > trace.MaxSeconds*time.Second:
 		return cli.Usagef("--repeat-until %v is out of range, expected 0 to %v", o.repeatUntil, trace.MaxSeconds*time.Second)
+	case o.batchWindow < 0:
+		return cli.Usagef("--batch-window %v: expected 0 or more", o.batchWindow)
 	case o.mem < 0 || o.mem == 0 && o.flagSet.Changed("gpu-mem"):
 		return cli.Usagef("--gpu-mem %s: expected more than 0, like 16GiB", o.mem)
 	}
@@ -129,7 +133,7 @@ func (o *workload) noteIgnored(policies ...string) {
 
 // load reads the functions and opens the trace.
 func (o *workload) load() (sim.Config, *trace.Source, error) {
-	c := sim.Config{GPUs: o.gpus, Mem: int64(o.mem), Concurrency: o.concurrency, RepeatUntil: o.repeatUntil, Fault: sim.DefaultFault, Hints: sim.DefaultHints,
+	c := sim.Config{GPUs: o.gpus, Mem: int64(o.mem), Concurrency: o.concurrency, RepeatUntil: o.repeatUntil, BatchWindow: o.batchWindow, Fault: sim.DefaultFault, Hints: sim.DefaultHints,
 		Config: queue.Config{Pool: o.pool, Options: queue.Defaults()}}
 	if err := o.check(); err != nil {
 		return c, nil, err

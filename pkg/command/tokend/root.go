@@ -65,16 +65,27 @@ measure its speed. This policy ignores --round, --sm-limit and timetables. It ha
 parameters (--set KEY=VALUE):
 
 ` + introspectiveHelp() + `
+With --trust, instances can register themselves. A process of such an instance presents a
+grant: a document that a trusted key has signed, and that allows the instance a slice on the
+node --node (see gfaas-place export --sign and docs/fleet.md). Its socket is
+granted/token.sock in the run directory; containers mount the folder granted, and processes
+of all users may use it. The registration stays until --grant-keep after the last process of
+the instance has ended, and the next daemon with --trust knows it. A grant does not replace
+an instance that was registered otherwise. gfaas down, or a registration of the name by
+another command, revokes it.
+
 On SIGTERM, the daemon removes its sockets and exits with status 0. Programs then pause at
 their next launch, and continue when a daemon runs again. On SIGHUP, the daemon reads the
-settings file again. New values of --window, --round, --grant-order and --sm-limit apply at
-once; all other settings need a restart.`,
+settings file again. New values of --window, --round, --grant-order and --sm-limit, and the
+keys in the file of --trust, apply at once; all other settings need a restart.`,
 		Example: `  # serve with the default policy
   gfaas-tokend
   # use shorter windows, keep 10% of the SMs free, and serve metrics
   gfaas-tokend --window 50ms --sm-limit 90 --listen 127.0.0.1:9400
   # protect latency objectives (gfaas run --slo)
   gfaas-tokend --policy introspective
+  # register instances whose grants the key of a signer has signed
+  gfaas-tokend --trust /etc/gfaas/grant.pub --node gpu-1
   # show the state of a running daemon
   gfaas-tokend status -o json`,
 		Args: cobra.NoArgs,
@@ -86,6 +97,7 @@ once; all other settings need a restart.`,
 	cli.CompleteFiles(root, "sock", "socket")
 	cli.CompleteWords(root, "policy", policy.Names()...)
 	cli.CompleteWords(root, "mps", "auto", "off")
+	cli.CompleteFiles(root, "pub", "trust")
 	root.AddCommand(newStatus(env, &o.socket), newCheckpoint())
 	cli.UsesDaemons(root)
 	return root

@@ -44,6 +44,9 @@ type serveOptions struct {
 	exitWhenIdle time.Duration
 	clientUIDs   []int
 	countContext bool
+	trust        string
+	node         string
+	grantKeep    time.Duration
 }
 
 func (o *serveOptions) flags(f *pflag.FlagSet) {
@@ -59,6 +62,9 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 		"also let processes with this uid connect, such as a uid that the container engine maps users to (root and the daemon's own user always may)")
 	f.BoolVar(&o.countContext, "count-context", false,
 		"count memory that the driver keeps for a process, such as its context, against the memory limit of the instance")
+	f.StringVar(&o.trust, "trust", "", "`file` of public keys (gfaas grant) whose grants register instances, such as those of gfaas-place export --sign")
+	f.StringVar(&o.node, "node", "", "`name` of this node in grants (default: the host name)")
+	f.DurationVar(&o.grantKeep, "grant-keep", 10*time.Minute, "how long a registration by a grant stays after the last process of its instance has ended")
 	f.DurationVar(&o.exitWhenIdle, "exit-when-idle", 0, "exit after this time without instances and clients (0: never)")
 }
 
@@ -77,6 +83,8 @@ func (o *serveOptions) check() error {
 		return cli.Usagef("--sm-limit %v: expected more than 0 and at most 100 percent", o.smLimit)
 	case o.mps != "auto" && o.mps != "off":
 		return cli.Usagef("--mps %q: expected auto or off", o.mps)
+	case o.grantKeep < 0:
+		return cli.Usagef("--grant-keep %v: expected 0 or more", o.grantKeep)
 	case o.exitWhenIdle < 0:
 		return cli.Usagef("--exit-when-idle %v: expected 0 or more", o.exitWhenIdle)
 	case slices.ContainsFunc(o.clientUIDs, func(uid int) bool { return uid < 0 || uid > math.MaxUint32 }):
@@ -147,16 +155,21 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	grants, err := o.grants()
+	if err != nil {
+		return err
+	}
 	d, err := token.Open(token.Config{
 		Settings: o.settings(), Policy: o.policy, Introspective: introspective, Socket: socket, Listen: o.listen, ExitWhenIdle: o.exitWhenIdle, ClientUIDs: o.clientUIDs,
-		Private: cli.IsRunDir(filepath.Dir(socket)), Log: log, Cleanup: leave,
+		Private: cli.IsRunDir(filepath.Dir(socket)), Log: log, Cleanup: leave, Grants: grants,
 		Prepare: func(ctx context.Context, r wire.Registration) wire.Registered {
 			return withWarning(claims, r, shared.Prepare(ctx, r))
 		},
 		BeforeKill: shared.Doomed,
 		OnFirstUse: func(name string) { _ = claims.Claim(name) }, // Prepare warns about a conflict
 		Memory:     occupied.Processes, CountContext: o.countContext, Mover: mover{occupied},
-		Reload: func() (token.Settings, error) { return o.reload(cmd.Flags(), log) },
+		Devices: func() []wire.DeviceMemory { return deviceMemory(occupied) },
+		Reload:  func() (token.Settings, error) { return o.reload(cmd.Flags(), log) },
 	})
 	if errors.Is(err, fs.ErrPermission) {
 		return cli.Fail(cli.ExitUnavailable, owndir.Hint, err)
@@ -164,9 +177,17 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	if grants != nil {
+		if err := provide(ctx, filepath.Dir(socket), shared, log); err != nil {
+			log.Warn("containers of instances with grants may not start", "err", err)
+		}
+	}
 	attrs := []any{"socket", socket, "window", o.window.String(), "round", o.round.String(), "policy", o.policy, "grant_order", o.grantOrder, "sm_limit", o.smLimit}
 	if addr := d.WebAddr(); addr != nil {
 		attrs = append(attrs, "listen", addr.String())
+	}
+	if grants != nil {
+		attrs = append(attrs, "node", grants.Node, "trusted_keys", grants.Trust.Len())
 	}
 	log.Info("serving", attrs...)
 	o.claim(claims, log)
@@ -176,12 +197,39 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 	return err
 }
 
+// deviceNames returns the names of the GPUs of this host.
+func deviceNames() (names []string) {
+	const maxGPUs = 64
+	simulated := !preload.HasNVIDIA()
+	for n := range min(devices.Count(simulated), maxGPUs) {
+		names = append(names, gpu.Device{Index: n, Simulated: simulated}.String())
+	}
+	return names
+}
+
+// deviceMemory returns the memory of the GPUs of this host.
+func deviceMemory(occupied *devices.Occupancy) (out []wire.DeviceMemory) {
+	for _, name := range deviceNames() {
+		d := wire.DeviceMemory{GPU: name}
+		if processes, err := occupied.Processes(name); err == nil {
+			d.Processes = map[int]int64{}
+			for pid, used := range processes {
+				d.Processes[pid] = int64(used)
+			}
+		}
+		free, total, err := occupied.Free(name)
+		if d.Free, d.Total = int64(free), int64(total); err != nil {
+			d.Error = err.Error()
+		}
+		out = append(out, d)
+	}
+	return out
+}
+
 // claim logs a warning for each GPU of this host that another token daemon manages. A daemon without an idle
 // timeout claims all other GPUs at once. A daemon with a timeout claims a GPU when it is used.
 func (o *serveOptions) claim(claims *gpuclaim.Claims, log *slog.Logger) {
-	const maxGPUs = 64
-	for n := range min(devices.Count(!preload.HasNVIDIA()), maxGPUs) {
-		name := gpu.Device{Index: n, Simulated: !preload.HasNVIDIA()}.String()
+	for _, name := range deviceNames() {
 		claim := claims.Claim
 		if o.exitWhenIdle > 0 {
 			claim = gpuclaim.Holder
@@ -228,5 +276,6 @@ func (o *serveOptions) restoreFixed(before serveOptions, log *slog.Logger) {
 		"policy": wanted.policy != before.policy, "mps": wanted.mps != before.mps, "listen": wanted.listen != before.listen,
 		"exit-when-idle": wanted.exitWhenIdle != before.exitWhenIdle, "count-context": wanted.countContext != before.countContext,
 		"client-uid": !slices.Equal(wanted.clientUIDs, before.clientUIDs), "set": !slices.Equal(wanted.set, before.set),
+		"trust": wanted.trust != before.trust, "node": wanted.node != before.node, "grant-keep": wanted.grantKeep != before.grantKeep,
 	})
 }

@@ -47,7 +47,7 @@ USED is the fraction of the last full window for which the process used the GPU.
 policy introspective, it is the number of kernel blocks that the process launched in the
 window, as a fraction of the number when it runs alone.
 
-JSON: {"window_ms","policy","gpus":[{"gpu","sm_running_pct","round_ms","hand_over_ms",
+JSON: {"node","window_ms","policy","gpus":[{"gpu","sm_running_pct","round_ms","hand_over_ms",
 "clients":[{"instance","function","pid","sm_pct","quota_request","quota_limit","used",
 "debt_ms","owed_ms","state","mem_used_mib","mem_limit_mib","launches","blocked_ms","context_mib",
 "mem_parked_mib","mem_imported_mib","mem_stored_mib","mem_refused","why","reason","strays",

@@ -270,7 +270,11 @@ func (s *screen) help() string {
 // gpu returns the line of a GPU, with bars for its utilization and its memory.
 func (s *screen) gpu(g *status.GPU) string {
 	width := min(max((s.width-66)/2, 5), 40)
-	text := fmt.Sprintf("GPU %-8s", g.GPU)
+	name := 8
+	for _, other := range s.status.GPUs {
+		name = max(name, len(other.GPU)) // a GPU of a swarm has the name of its node
+	}
+	text := fmt.Sprintf("GPU %-*s", name, g.GPU)
 	if g.BusyPct != nil {
 		text += fmt.Sprintf(" busy %s %3.0f%%", s.bar(*g.BusyPct/100, width), *g.BusyPct)
 	}
@@ -284,6 +288,9 @@ func (s *screen) gpu(g *status.GPU) string {
 	}
 	if g.Running != nil && g.Slots != nil {
 		text += fmt.Sprintf("  runs %d of %d", *g.Running, *g.Slots)
+	}
+	if g.Closed {
+		text += "  closed"
 	}
 	return text
 }

@@ -8,7 +8,12 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// FromTokens converts the token daemon's status. Values that only the gateway knows stay nil.
+// FromTokens converts the status of the token daemon, which has a row for each process (client), into the form of the
+// gateway's status, which has a row for each instance. Values that only the gateway knows stay nil.
+//
+// An instance with several GPUs has a row for each of them. The state of a row is faulted if a process that has not ended
+// cannot use CUDA any more; otherwise running if the state of any process is running; otherwise the state of the first
+// process.
 func FromTokens(s wire.Status) status.Status {
 	out := status.Status{GPUs: []status.GPU{}, Functions: []status.Function{}, Instances: []status.Instance{}}
 	functions, instances := map[string]*status.Function{}, map[[2]string]*status.Instance{}
@@ -18,7 +23,7 @@ func FromTokens(s wire.Status) status.Status {
 			used := c.MemUsedMiB - c.MemParkedMiB
 			busy, mem = busy+100*c.Busy(), mem+used
 			i := instances[[2]string{c.Instance, g.GPU}]
-			if i == nil { // otherwise another process of the same instance
+			if i == nil { // the first process of the instance on this GPU
 				i = &status.Instance{ID: c.Instance, Function: c.Function, GPU: g.GPU, State: c.State, MemUsedMiB: new(float64),
 					SMPct: c.SMPct, SMLimitPct: c.SMLimitPct, QuotaRequest: c.QuotaRequest, QuotaLimit: c.QuotaLimit}
 				instances[[2]string{c.Instance, g.GPU}] = i
@@ -30,7 +35,7 @@ func FromTokens(s wire.Status) status.Status {
 				f.Instances++
 			}
 			*i.MemUsedMiB += used
-			if c.Fault != "" && c.PID != 0 {
+			if c.Fault != "" && c.PID != 0 { // PID 0 stands for processes that have ended
 				i.State = "faulted"
 			} else if c.State == "running" && i.State != "faulted" {
 				i.State = c.State

@@ -203,3 +203,28 @@ func TestFromTokens(t *testing.T) {
 		t.Errorf("status from the token daemon: got the GPU %+v, the function %+v and the instance %+v; want 49%% busy with 26 MiB, 2 instances, and a running with 16 MiB", g, f, i)
 	}
 }
+
+// TestNodes checks that GPUs of a swarm appear with the names of their nodes, aligned, and with the figures of the nodes
+// that answer.
+func TestNodes(t *testing.T) {
+	s := status.Status{GPUs: []status.GPU{
+		{GPU: "node1/sim", Slots: new(2), Running: new(1), BusyPct: new(50.0), MemUsedMiB: new(1024.0), MemMiB: new(16384.0)},
+		{GPU: "node1/sim:1", Slots: new(2), Running: new(0), BusyPct: new(0.0), MemUsedMiB: new(0.0), MemMiB: new(16384.0), Closed: true},
+		{GPU: "node2/sim", Slots: new(2), Running: new(0), MemMiB: new(16384.0)},
+	}}
+	var got []string
+	for _, row := range Tables(s)[0] {
+		got = append(got, strings.Join(row, " "))
+	}
+	if want := "GPU BUSY% RUNNING SLOTS MEM MiB OF MiB\nnode1/sim 50.0 1 2 1024 16384\nnode1/sim:1 0 0 2 0 16384\nnode2/sim - 0 2 - 16384"; strings.Join(got, "\n") != want {
+		t.Errorf("table: got\n%s\nwant\n%s", strings.Join(got, "\n"), want)
+	}
+	m := newScreen(t.Context(), Config{Out: io.Discard})
+	m.width, m.status = 120, s
+	text := ansi.Strip(m.text())
+	for _, want := range []string{"\nGPU node1/sim   busy ", "\nGPU node1/sim:1 busy ", "runs 0 of 2  closed\n", "\nGPU node2/sim    runs 0 of 2\n"} {
+		if !strings.Contains("\n"+text, want) {
+			t.Errorf("screen: no %q in\n%s", want, text)
+		}
+	}
+}

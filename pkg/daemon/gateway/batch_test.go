@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/splitmix"
+	"github.com/gfaas/gfaas/pkg/trace"
 )
 
 // doubler is a model server. It answers an instance, a number, with twice its value, in v1 and v2. It answers 400 to a
@@ -192,6 +194,27 @@ func TestBatch(t *testing.T) {
 	}
 	w.checkNoMemory()
 	w.awaitNoCalls()
+}
+
+// TestBatchIsSized checks that the policy expects a batch to take as long as its inferences need, also in a replay of the
+// record.
+func TestBatchIsSized(t *testing.T) {
+	var text bytes.Buffer
+	w := newWorld(t, &doubler{}, func(c *Config) {
+		c.Record, c.FixedCosts = &text, true
+		c.Costs = map[string]trace.Function{"f": {Name: "f", Warm: time.Second, Cold: time.Second, BatchSlope: 0.5}}
+	})
+	w.apply(batching(4))
+	w.together([]string{v1(1), v1(2, 3), v1(4)}) // 4 inferences take 1 + 0.5 × 3 times as long as one
+	w.together([]string{v1(1, 2, 3, 4)})
+	w.awaitNoCalls()
+	w.close()
+	if got := strings.Count(text.String(), `"event":"sized"`); got != 2 || strings.Count(text.String(), `"times":2.5`) != 2 {
+		t.Errorf("record: got %d events sized, want 2 with 2.5 times\n%s", got, &text)
+	}
+	if err := replayed(text.Bytes()); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestBatchV2: the same for tensors.
@@ -383,7 +406,7 @@ func TestBatchQueue(t *testing.T) {
 		c.now = func() time.Duration { return time.Since(began) + time.Duration(ahead.Load()) }
 	})
 	w.apply(fn("f", func(f *function.Function) {
-		f.Queue, f.Scale.Max = 3, 1
+		f.Queue, f.Scale.Max, f.Timeout = 3, 1, time.Hour
 		f.Batcher = &function.Batcher{Max: 8, Latency: time.Millisecond}
 	}))
 	var wg sync.WaitGroup

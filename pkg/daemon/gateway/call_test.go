@@ -3,6 +3,7 @@ package gateway
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -89,7 +90,29 @@ func TestPostWithoutPathUsesInvocationPath(t *testing.T) {
 // given status and code.
 func checkRefusal(t *testing.T, a answer, status int, code string) {
 	t.Helper()
-	if a.status != status || a.reason() != code || !strings.HasPrefix(a.body, `{"error":{"code":"`+code+`","message":`) || a.header.Get("Gfaas-Instance") != "" {
+	checkError(t, a, status, code, `{"error":{"code":"`+code+`","message":`)
+}
+
+// checkModelRefusal is checkRefusal for answers to requests of OpenAI's API.
+func checkModelRefusal(t *testing.T, a answer, status int, code string) {
+	t.Helper()
+	checkError(t, a, status, code, `{"error":{"message":`)
+	var body struct {
+		Error struct{ Message, Type, Code string }
+	}
+	want := code
+	if code == refusal.NoFunction {
+		want = "model_not_found"
+	}
+	if err := json.Unmarshal([]byte(a.body), &body); err != nil || body.Error.Code != want || body.Error.Message == "" || body.Error.Type == "" {
+		t.Errorf("got body %s, %v; want a message, a type and the code %s", a.body, err, want)
+	}
+}
+
+// checkError checks that an answer is an error of the gateway, whose body begins with the given text.
+func checkError(t *testing.T, a answer, status int, code, begin string) {
+	t.Helper()
+	if a.status != status || a.reason() != code || !strings.HasPrefix(a.body, begin) || a.header.Get("Gfaas-Instance") != "" {
 		t.Errorf("got status %d, code %s, body %s, headers %v; want %d and %s, in body and headers", a.status, a.reason(), a.body, a.header, status, code)
 	}
 	for _, name := range []string{"X-Call-Id", "X-Start-Time", "Gfaas-Queue-Ms", "Gfaas-Start-Ms", "Gfaas-Start", "Gfaas-Attempts"} {

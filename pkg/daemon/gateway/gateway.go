@@ -13,7 +13,9 @@
 //   - dispatch drives the policy: it turns changes into events and performs the actions.
 //   - instances performs operations that take time, such as starting an instance.
 //   - inbound limits the connections and bodies of callers.
+//   - fields finds the model in a body.
 //   - refusal defines the gateway's own answers, and metrics counts all answers.
+//   - ollama translates Ollama's API, without I/O.
 //
 // The interfaces in pkg/instance/ports separate the gateway from the programs that run
 // instances and from the state file.
@@ -37,10 +39,12 @@ import (
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/instances"
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/metrics"
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/proxy"
+	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/policy/placement"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/policy/scale"
+	"github.com/gfaas/gfaas/pkg/status"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
@@ -75,19 +79,34 @@ type Config struct {
 	// because of a CUDA error.
 	Faults func(context.Context) ([]wire.InstanceFault, error)
 
-	// Memory, if set, asks the driver of a GPU for the usage of its memory.
-	Memory func(ctx context.Context, gpu string) (Memory, error)
+	// Weights, if set, asks the model daemons for the models that they hold on GPUs.
+	Weights func(context.Context) []status.Model
+
+	// FaultsEvery is the interval of calls of Faults; 0 means 100 ms.
+	FaultsEvery time.Duration
+
+	// Memory, if set, asks the drivers for the usage of the memory of the GPUs. It omits GPUs for which they do not
+	// report it.
+	Memory func(context.Context) map[string]Memory
 
 	// Busy, if set, asks the driver of a GPU for its utilization, 0 to 1, for a policy that
 	// adapts to it. If it is nil, Usage is the source.
 	Busy func(gpu string) (float64, error)
 
+	// Unsupported, if set, returns why the gateway can never start an instance of a function, or "".
+	Unsupported func(function.Function) string
+
 	Policy      queue.Config
 	Set         map[string]string // parameters of the policy, as the user gave them
 	Record      io.Writer         // receives a record of events and decisions, if set
 	Concurrency int               // calls in progress per GPU (D)
+	BatchWindow time.Duration     // as in dispatch.Config
 	GPUs        []GPU             // indexed by GPU number
 	SideBySide  bool              // as in dispatch.Config
+
+	// WatchGPUs, if set, calls set with the usable GPUs whenever they change, until ctx ends. A GPU that set
+	// has not listed yet is added to GPUs.
+	WatchGPUs func(ctx context.Context, set func([]GPU))
 
 	Settings
 	// Reload, if set, reads the settings again. A SIGHUP triggers it.
@@ -138,6 +157,9 @@ type (
 
 // NewCredentials returns the credentials of a user.
 func NewCredentials(user, password string) *Credentials { return api.NewCredentials(user, password) }
+
+// ParseOrigin returns an element of api.Origins.
+func ParseOrigin(text string) (string, error) { return api.ParseOrigin(text) }
 
 // Scalers returns the names of the autoscalers.
 func Scalers() []string { return dispatch.Scalers() }
@@ -231,17 +253,17 @@ func newGateway(cfg Config) (*Gateway, error) {
 	g.life, g.endLife = context.WithCancel(context.Background())
 	var err error
 	g.dispatcher, err = dispatch.New(g.life, dispatch.Config{
-		Log: cfg.Log, Metrics: g.metrics, Policy: cfg.Policy, Concurrency: cfg.Concurrency, GPUs: cfg.GPUs, SideBySide: cfg.SideBySide,
+		Log: cfg.Log, Metrics: g.metrics, Policy: cfg.Policy, Concurrency: cfg.Concurrency, BatchWindow: cfg.BatchWindow, GPUs: cfg.GPUs, SideBySide: cfg.SideBySide,
 		Queue: cfg.Queue, QueueTimeout: cfg.QueueTimeout, Timeout: cfg.Timeout, Placement: cfg.Placement, Placing: cfg.Placing, Scaler: cfg.Scaler, Estimator: cfg.Estimator, Scaling: cfg.Scaling, Park: cfg.Park, AdoptParked: cfg.Parker != nil,
-		LearnedFile: cfg.LearnedFile,
-		Forgotten:   func(name string) { g.api.ForgetAsync(name) }, Now: cfg.now,
+		LearnedFile: cfg.LearnedFile, Unsupported: cfg.Unsupported,
+		Forgotten: func(name string) { g.api.ForgetAsync(name) }, Now: cfg.now,
 	}, cfg.Settings.Settings)
 	if err != nil {
 		return nil, err
 	}
 	g.instances = instances.New(g.life, g.dispatcher, instances.Config{
-		Log: cfg.Log, Starter: cfg.Starter, Catalog: cfg.Catalog, Alone: cfg.Alone, AtWork: cfg.AtWork, Usage: cfg.Usage, Faults: cfg.Faults, Memory: cfg.Memory,
-		GPUs: cfg.GPUs, Park: cfg.Park, Parker: cfg.Parker, Swapper: cfg.Swapper, Keep: cfg.Keep, Adapts: cfg.Policy.Utilization > 0, Busy: cfg.Busy,
+		Log: cfg.Log, Starter: cfg.Starter, Invoker: cfg.Invoker, Catalog: cfg.Catalog, Alone: cfg.Alone, AtWork: cfg.AtWork, Usage: cfg.Usage, Faults: cfg.Faults, FaultsEvery: cfg.FaultsEvery, Weights: cfg.Weights, Memory: cfg.Memory,
+		Park: cfg.Park, Parker: cfg.Parker, Swapper: cfg.Swapper, Keep: cfg.Keep, Adapts: cfg.Policy.Utilization > 0, Busy: cfg.Busy,
 		Known: func() { g.api.StartAsync() },
 	})
 	g.metrics.Observe(g.dispatcher.Status)
@@ -314,6 +336,9 @@ func (g *Gateway) run(ctx context.Context) error {
 	var ticking sync.WaitGroup
 	ticking.Go(func() { g.dispatcher.Run(g.life) })
 	ticking.Go(func() { g.dispatcher.KeepLearned(g.life) })
+	if g.cfg.WatchGPUs != nil {
+		ticking.Go(func() { g.cfg.WatchGPUs(g.life, g.dispatcher.SetGPUs) })
+	}
 	g.instances.Run(ctx)
 	g.dispatcher.Close()
 	g.endLife()

@@ -509,12 +509,12 @@ func TestOpenAI(t *testing.T) {
 	if a := w.do("GET", "/v1/models/llama", ""); a.status != 200 || !strings.HasPrefix(a.body, `{"id":"llama",`) {
 		t.Errorf("got %+v; want status 200 and the model llama", a)
 	}
-	checkRefusal(t, w.do("GET", "/v1/models/f", ""), 404, refusal.NoFunction)
-	checkRefusal(t, w.do("DELETE", "/v1/chat/completions", ""), 405, refusal.Method)
-	checkRefusal(t, w.do("POST", "/v1/models", ""), 405, refusal.Method)
-	checkRefusal(t, w.do("POST", "/v1/completions", `{"model":"gpt"}`), 404, refusal.NoFunction)
+	checkModelRefusal(t, w.do("GET", "/v1/models/f", ""), 404, refusal.NoFunction)
+	checkModelRefusal(t, w.do("DELETE", "/v1/chat/completions", ""), 405, refusal.Method)
+	checkModelRefusal(t, w.do("POST", "/v1/models", ""), 405, refusal.Method)
+	checkModelRefusal(t, w.do("POST", "/v1/completions", `{"model":"gpt"}`), 404, refusal.NoFunction)
 	for _, body := range []string{"", "[]", "{", `{"model":3}`, `{"x":1}`, `{"prompt":"` + strings.Repeat("x", 4000) + `"}`} {
-		checkRefusal(t, w.do("POST", "/v1/completions", body), 400, refusal.BadRequest)
+		checkModelRefusal(t, w.do("POST", "/v1/completions", body), 400, refusal.BadRequest)
 	}
 }
 
@@ -526,11 +526,6 @@ func TestAuth(t *testing.T) {
 		if a := w.do("GET", path, ""); a.status != status || status == 401 && (a.reason() != refusal.Auth || a.header.Get("WWW-Authenticate") == "") {
 			t.Errorf("%s: %+v, want %d", path, a, status)
 		}
-	}
-	auth := func(user, password string) string {
-		r, _ := http.NewRequest("GET", "/", nil)
-		r.SetBasicAuth(user, password)
-		return r.Header.Get("Authorization")
 	}
 	if a := w.do("GET", "/system/status", "", "Authorization", auth("me", "secret")); a.status != 200 {
 		t.Errorf("got %+v; want status 200", a)
@@ -616,4 +611,11 @@ func TestAdoptionAfterChange(t *testing.T) {
 			w.until("only "+want+" runs", func() bool { return fmt.Sprint(w.runtime.Running()) == "["+want+"]" })
 		})
 	}
+}
+
+// auth returns the value of Authorization for a user and a password.
+func auth(user, password string) string {
+	r := http.Request{Header: http.Header{}}
+	r.SetBasicAuth(user, password)
+	return r.Header.Get("Authorization")
 }

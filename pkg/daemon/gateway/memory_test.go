@@ -140,10 +140,10 @@ func (c *card) pids() map[string]int {
 	return out
 }
 
-func (c *card) memory(context.Context, string) (Memory, error) {
+func (c *card) memory(context.Context) map[string]Memory {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return Memory{Total: c.total, Free: c.free(), Processes: map[int]int64{1 << 29: c.others}}, nil
+	return map[string]Memory{"sim": {Total: c.total, Free: c.free(), Processes: map[int]int64{1 << 29: c.others}}}
 }
 
 func (c *card) usage(context.Context) (wire.Status, error) {

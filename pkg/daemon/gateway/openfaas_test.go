@@ -288,3 +288,42 @@ func (w *world) follow(path string) *bufio.Scanner {
 	w.t.Cleanup(func() { _ = stream.Body.Close() })
 	return bufio.NewScanner(stream.Body)
 }
+
+// A function that the gateway can never start is refused when it is deployed, called or scaled, and scale.min starts
+// none of its instances.
+func TestUnsupportedFunction(t *testing.T) {
+	const why = "it spans several GPUs"
+	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) {
+		c.GPUs = []GPU{{Name: "a/0"}, {Name: "b/0"}}
+		c.Unsupported = func(fn function.Function) string {
+			if fn.GPUs > 1 {
+				return why
+			}
+			return ""
+		}
+	})
+	w.apply(fn("wide", func(f *function.Function) { f.GPUs, f.Scale.Min = 2, 1 }))
+	w.apply(fn("f"))
+	for _, step := range []struct {
+		method, path, body string
+		status             int
+		want               string
+	}{
+		{"POST", "/function/f", "x", 200, "x"}, // the policy has handled scale.min
+		{"POST", "/system/functions", `{"service":"other","image":"x","annotations":{"gfaas.gpus":"2"}}`, 400, "cannot start function other: " + why},
+		{"PUT", "/system/functions", `{"service":"f","image":"x","annotations":{"gfaas.gpus":"2"}}`, 400, "cannot start function f: " + why},
+		{"POST", "/system/scale-function/wide", `{"replicas":1}`, 400, why},
+		{"POST", "/function/wide", "x", 502, "cannot start function wide: " + why},
+		{"POST", "/function/f", "x", 200, "x"},
+	} {
+		a := w.do(step.method, step.path, step.body)
+		if a.status != step.status || !strings.Contains(a.body, step.want) {
+			t.Errorf("%s %s %s: %d %s, want %d with %q", step.method, step.path, step.body, a.status, a.body, step.status, step.want)
+		}
+	}
+	for _, i := range w.Status().Instances {
+		if i.Function == "wide" {
+			t.Errorf("instance %+v of a function that the gateway cannot start", i)
+		}
+	}
+}

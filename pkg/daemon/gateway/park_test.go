@@ -146,7 +146,7 @@ func (p *parker) usage(context.Context) (wire.Status, error) {
 }
 
 // memory returns the figures that the driver of a GPU with 1 GiB would report.
-func (p *parker) memory(context.Context, string) (Memory, error) {
+func (p *parker) memory(context.Context) map[string]Memory {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	m := Memory{Total: int64(gpu.GiB), Free: int64(gpu.GiB)}
@@ -155,7 +155,7 @@ func (p *parker) memory(context.Context, string) (Memory, error) {
 			m.Free -= int64(600 * gpu.MiB)
 		}
 	}
-	return m, nil
+	return map[string]Memory{"sim": m}
 }
 
 // list returns the moves since the last call of forget.

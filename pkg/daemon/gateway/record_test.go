@@ -20,8 +20,9 @@ import (
 	"github.com/gfaas/gfaas/pkg/record"
 )
 
-// TestRecordReplays checks that a replay of any record makes the same decisions, under
-// every policy. A replay of a modified record makes other decisions.
+// TestRecordReplays checks, for every policy, that a replay of a record makes the recorded decisions,
+// and that Replay finds a decision that was changed in the record. To get a record with many kinds of
+// events, the test sends random calls, of which some are cancelled, and ends instances.
 func TestRecordReplays(t *testing.T) {
 	t.Parallel()
 	for _, policy := range queue.Names() {
@@ -34,13 +35,17 @@ func TestRecordReplays(t *testing.T) {
 				"/die":  hangUp,
 			}, func(c *Config) {
 				c.Policy.Policy, c.Record, c.GPUs = policy, &text, []GPU{{Name: "sim", Mem: 4 << 30}, {Name: "sim:1", Mem: 4 << 30}}
-				c.Policy.Options.Penalty = 3
+				c.Policy.Options.Penalty, c.BatchWindow = 3, 2*time.Millisecond
 				c.Set = map[string]string{"penalty": "3"} // written to the record, so that replayed sets the same penalty
 			})
-			f := fn("a", func(f *function.Function) { f.Scale.Idle, f.GPUMem = 5*time.Millisecond, gpu.GiB })
-			w.apply(f, fn("b", func(f *function.Function) { f.Scale.Min, f.GPUMem, f.Inflight = 1, gpu.GiB, 2 }), fn("c", func(f *function.Function) { f.GPUMem = 3 * gpu.GiB }))
+			f := fn("a", func(f *function.Function) {
+				f.Scale.Idle, f.GPUMem, f.Affinity = 5*time.Millisecond, gpu.GiB, "header:X-Session"
+			})
+			w.apply(f, fn("b", func(f *function.Function) {
+				f.Scale.Min, f.GPUMem, f.Inflight, f.Affinity = 1, gpu.GiB, 2, "header:X-Session"
+			}), fn("c", func(f *function.Function) { f.GPUMem = 3 * gpu.GiB }))
 			const plannedRPS = 70
-			w.gfaasUpWithRate("a-0", f, plannedRPS)
+			w.gfaasUpWithRate("a-0", f, plannedRPS) // the gateway adopts one instance of a plan with a rate, and one without
 			w.gfaasUp("a-1", f)
 			w.until("a-0 and a-1 are adopted", func() bool { return slices.Contains(w.startedIDs(), "a-0") && slices.Contains(w.startedIDs(), "a-1") })
 			for i := range 8 {
@@ -52,7 +57,8 @@ func TestRecordReplays(t *testing.T) {
 							time.AfterFunc(time.Duration(r.IntN(2000))*time.Microsecond, cancel)
 						}
 						path := []string{"/wait", "/x", "/die"}[r.IntN(3)]
-						_, _ = w.try(ctx, []string{"POST", "GET"}[r.IntN(2)], fmt.Sprintf("/function/%c%s", 'a'+r.IntN(3), path), "")
+						_, _ = w.try(ctx, []string{"POST", "GET"}[r.IntN(2)], fmt.Sprintf("/function/%c%s", 'a'+r.IntN(3), path), "",
+							"X-Session", []string{"", "s", "t"}[r.IntN(3)])
 						cancel()
 						if r.IntN(10) == 0 {
 							for _, id := range w.runtime.Running() {
@@ -72,13 +78,13 @@ func TestRecordReplays(t *testing.T) {
 			w.until("the gateway has forgotten the removed function", func() bool { return len(w.dispatcher.Snapshot().Functions) == 2 })
 			w.close()
 			if err := replayed(text.Bytes()); err != nil {
-				t.Fatal(err)
+				t.Fatalf("replay: got %v, want the recorded decisions", err)
 			}
 			whole := text.String()
 			if err := replayed([]byte(whole[:len(whole)-10])); err != nil {
-				t.Errorf("a record without its last 10 bytes: got %v, want the same decisions", err)
+				t.Errorf("replay of a record without its last 10 bytes: got %v, want the recorded decisions", err)
 			}
-			const run, start = `"action":"run"`, `"action":"start"`
+			const run, start = `"action":"run"`, `"action":"start"` // the first decision to run an invocation is changed
 			line := 1 + strings.Count(whole[:strings.Index(whole, run)], "\n")
 			var other *record.Difference
 			if err := replayed([]byte(strings.Replace(whole, run, start, 1))); !errors.As(err, &other) || other.Line != line {
@@ -88,6 +94,8 @@ func TestRecordReplays(t *testing.T) {
 	}
 }
 
+// replayed replays a record with its policy and its settings. If a decision differs from the recorded one,
+// it returns a *record.Difference.
 func replayed(text []byte) error {
 	r, err := record.NewReader(bytes.NewReader(text), "record")
 	if err != nil {
@@ -106,18 +114,18 @@ func replayed(text []byte) error {
 	return record.Replay(r, replaying)
 }
 
-// broken is a file on which every write fails.
+// broken is a writer on which every write fails.
 type broken struct{}
 
 func (broken) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
 
-// TestRecordBroken checks that calls succeed even if the record cannot be written.
+// TestRecordBroken checks that calls succeed even if the gateway cannot write the record.
 func TestRecordBroken(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.Record = broken{} })
 	w.apply(fn("f"))
 	for range 3 {
 		if a := w.do("POST", "/function/f", "x"); a.status != 200 {
-			t.Errorf("got %+v; want status 200", a)
+			t.Errorf("call: got %+v, want status 200", a)
 		}
 	}
 }

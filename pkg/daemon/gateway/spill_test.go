@@ -62,8 +62,8 @@ func TestModelAnywhereInBody(t *testing.T) {
 	if a := w.do("GET", "/v1/realtime?model=b&model=a&x=1", ""); a.status != 200 || a.header.Get("Gfaas-Instance") != "a.1" || !strings.HasPrefix(a.header.Get("Seen"), "GET /v1/realtime?model=b&model=a&x=1 ") {
 		t.Errorf("got %+v; want status 200 and the unchanged request at a.1", a)
 	}
-	checkRefusal(t, w.do("GET", "/v1/realtime?model=none", ""), 404, refusal.NoFunction)
-	checkRefusal(t, w.do("GET", "/v1/realtime", ""), 405, refusal.Method)
+	checkModelRefusal(t, w.do("GET", "/v1/realtime?model=none", ""), 404, refusal.NoFunction)
+	checkModelRefusal(t, w.do("GET", "/v1/realtime", ""), 405, refusal.Method)
 }
 
 // TestSpillFilesAreBounded checks that the files of long bodies are limited in size and

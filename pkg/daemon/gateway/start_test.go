@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -87,7 +89,13 @@ func (f *fakeStarter) Start(ctx context.Context, fn function.Function, p instanc
 		if d, err := time.ParseDuration(r.Header.Get("X-Takes")); err == nil {
 			time.Sleep(d)
 		}
-		_, _ = io.WriteString(w, what)
+		if kind := r.Header.Get("X-Type"); kind != "" {
+			w.Header().Set("Content-Type", kind)
+		}
+		if status, err := strconv.Atoi(r.Header.Get("X-Status")); err == nil {
+			w.WriteHeader(status)
+		}
+		_, _ = io.WriteString(w, cmp.Or(r.Header.Get("X-Text"), what))
 	}))
 	return r, nil
 }

@@ -36,7 +36,13 @@ func sockets(rw http.ResponseWriter, r *http.Request) {
 // upgrade opens an upgraded connection to a function.
 func (w *world) upgrade(name, protocol string) (net.Conn, *bufio.Reader) {
 	w.t.Helper()
-	conn := w.dial("GET /function/" + name + "/socket HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: " + protocol + "\r\n\r\n")
+	return w.upgradeAt("/function/"+name+"/socket", protocol)
+}
+
+// upgradeAt opens an upgraded connection at a path.
+func (w *world) upgradeAt(path, protocol string) (net.Conn, *bufio.Reader) {
+	w.t.Helper()
+	conn := w.dial("GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: " + protocol + "\r\n\r\n")
 	in := bufio.NewReader(conn)
 	if r, err := http.ReadResponse(in, nil); err != nil || r.StatusCode != 101 {
 		w.t.Fatalf("got %+v, %v; want status 101", r, err)

@@ -340,7 +340,10 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	s := serve(t, Config{ClientUIDs: []int{777}})
 	conn := s.raw()
 	for uid, ok := range map[uint32]bool{0: true, uint32(unix.Geteuid()): true, 777: true, 778: false, 65534: false} {
-		err := s.d.sessions.admitsUser(conn, unix.Ucred{Uid: uid})
+		if err := s.d.sessions.admitsUser(greeting{conn, grantedSocket}, unix.Ucred{Uid: uid}); err != nil {
+			t.Errorf("user %d at the socket for grants: got %v, want no error", uid, err)
+		}
+		err := s.d.sessions.admitsUser(greeting{conn: conn}, unix.Ucred{Uid: uid})
 		if (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "may not connect to this token daemon") {
 			t.Errorf("user %d: got %v, want admitted %v, or the error: … may not connect to this token daemon", uid, err, ok)
 		}

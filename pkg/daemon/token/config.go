@@ -25,6 +25,7 @@ type Config struct {
 	HelloTimeout  time.Duration                  // limit on the wait for the hello of a new connection; 0: 5 s
 	WebTimeout    time.Duration                  // limit for a client of Listen to read the answer; 0: 10 s
 	ClientUIDs    []int                          // users whose processes may connect, in addition to root and this process's user
+	Grants        *Grants                        // for instances that register themselves with grants; nil: none
 	Log           *slog.Logger
 
 	// Reload, if set, reads the settings again on SIGHUP. Every scheduler then starts a new
@@ -36,6 +37,9 @@ type Config struct {
 	// process's own allocations counts towards its instance's limit.
 	Memory       func(device string) (map[int]gpu.Bytes, error)
 	CountContext bool
+
+	// Devices, if set, returns the memory of all GPUs of the machine. It may be called concurrently.
+	Devices func() []wire.DeviceMemory
 
 	// Mover, if set, moves the GPU memory of idle instances to the host.
 	Mover Mover

@@ -15,23 +15,45 @@ import (
 // A message of the client protocol is sent as one record of a SEQPACKET socket. Its encoded bytes are
 // called a frame.
 
-// readMessage reads and parses one message of any type. It waits for it, until the deadline of the
-// connection. It returns the message and the flags of its header.
-func readMessage(conn *net.UnixConn) (wire.Message, uint32, error) {
-	buf, oob := make([]byte, wire.MaxMessage+1), make([]byte, unix.CmsgSpace(4*maxRights))
+// opening is the first message of a connection, and the grant before it.
+type opening struct {
+	message wire.Message
+	flags   uint32 // of the message's header
+	granted bool   // a grant precedes the message
+	grant   string
+}
+
+// readOpening reads the first message of a connection, which may be of any type, and the grant before it. It waits for
+// them, until the deadline of the connection.
+func readOpening(conn *net.UnixConn) (o opening, err error) {
+	frame, err := readFrame(conn)
+	if err != nil {
+		return o, err
+	}
+	if o.grant, o.granted = wire.ReadGrant(frame); o.granted {
+		if frame, err = readFrame(conn); err != nil {
+			return o, err
+		}
+	}
+	if o.message, err = wire.Parse(frame); err != nil {
+		return o, err
+	}
+	o.flags = wire.Flags(frame)
+	return o, nil
+}
+
+// readFrame reads one frame, which may be longer than the longest message by a byte.
+func readFrame(conn *net.UnixConn) ([]byte, error) {
+	buf, oob := make([]byte, wire.HeaderSize+wire.MaxGrant+1), make([]byte, unix.CmsgSpace(4*maxRights))
 	n, passed, _, _, err := conn.ReadMsgUnix(buf, oob)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	if passed > 0 {
 		closeReceived(oob[:passed])
-		return nil, 0, errRights
+		return nil, errRights
 	}
-	msg, err := wire.Parse(buf[:n])
-	if err != nil {
-		return nil, 0, err
-	}
-	return msg, wire.Flags(buf[:n]), nil
+	return buf[:n], nil
 }
 
 // send writes the frame of a message, with a descriptor if file is not nil. It never waits: it

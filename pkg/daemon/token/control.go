@@ -10,14 +10,11 @@ import (
 	"net"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
-	"github.com/gfaas/gfaas/pkg/number"
-	policy "github.com/gfaas/gfaas/pkg/policy/token"
 	"github.com/gfaas/gfaas/pkg/procfs"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
@@ -42,6 +39,7 @@ func (a *api) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /v1/status", handler(a.getStatus))
 	mux.Handle("GET /v1/faults", handler(a.getFaults))
+	mux.Handle("GET /v1/devices", handler(a.getDevices))
 	mux.Handle("POST /v1/instances", a.refuseInsiders(a.postInstance))
 	mux.Handle("PATCH /v1/instances/{id}", a.refuseInsiders(a.patchInstance))
 	mux.Handle("DELETE /v1/instances/{id}", a.refuseInsiders(instanceHandler(a.registry.unregister)))
@@ -93,20 +91,9 @@ func (a *api) postInstance(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return statusError{http.StatusBadRequest, err}
 	}
-	limited := a.cfg.Policy != policy.Introspection && inst.reg.DropSMLimits()
-	reg = inst.reg
-	if err := a.registry.register(inst); err != nil {
+	answer, err := a.registry.admit(r.Context(), inst)
+	if err != nil {
 		return err
-	}
-	var answer wire.Registered
-	if a.cfg.Prepare != nil {
-		answer = a.cfg.Prepare(r.Context(), reg)
-		a.registry.recordPrepared(reg.Instance, answer)
-	}
-	answer.SMPct = reg.Slice().LargestSMPct()
-	if limited {
-		answer.Note = strings.TrimPrefix(answer.Note+"; ", "; ") + fmt.Sprintf("its SM share is %s%%, the request: only gfaas-tokend --policy %s uses the limit",
-			number.Plain(answer.SMPct), policy.Introspection)
 	}
 	answer.IdleExit = a.cfg.ExitWhenIdle > 0
 	return reply(w, answer, nil)
@@ -200,6 +187,15 @@ func (a *api) getFaults(w http.ResponseWriter, r *http.Request) error {
 		}
 	})
 	return reply(w, out, err)
+}
+
+// getDevices answers with the memory of all GPUs of the machine.
+func (a *api) getDevices(w http.ResponseWriter, _ *http.Request) error {
+	out := wire.Devices{GPUs: []wire.DeviceMemory{}}
+	if a.cfg.Devices != nil {
+		out.GPUs = append(out.GPUs, a.cfg.Devices()...)
+	}
+	return reply(w, out, nil)
 }
 
 // postStored counts the memory of a store until the connection of the request ends. It answers with

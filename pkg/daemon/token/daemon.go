@@ -3,6 +3,7 @@ package token
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -75,8 +76,12 @@ func build(cfg Config) (*Daemon, error) {
 		return nil, err
 	}
 	r := &registry{
-		core: c, gpus: gpus, records: records{filepath.Join(dir, "instances"), cfg.Log}, opened: time.Now(), used: time.Now(),
+		core: c, gpus: gpus, records: records{dir: filepath.Join(dir, "instances"), log: cfg.Log}, opened: time.Now(), used: time.Now(),
 		instances: map[string]*instance{},
+	}
+	r.grants = &grants{core: c, registry: r, records: records{dir: filepath.Join(dir, grantsDir), log: cfg.Log, volatile: true}, accepted: map[string]*accepted{}, now: time.Now}
+	if cfg.Grants != nil {
+		r.grants.trust, c.lineage.grantedSocket = cfg.Grants.Trust, filepath.Join(dir, GrantedDir, "token.sock")
 	}
 	d := &Daemon{core: c, registry: r, killer: killer{c}, occupancy: &occupancy{c, r}}
 	d.parking = &parking{core: c, registry: r, killer: d.killer}
@@ -106,18 +111,38 @@ func (d *Daemon) open() (err error) {
 		return err
 	}
 	for _, dir := range []string{d.registry.records.dir, d.lineage.clientDir} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return fmt.Errorf("run directory: %w", err)
+		if err := makeDir(dir, 0o700); err != nil {
+			return err
 		}
-		if err := os.Chmod(dir, 0o700); err != nil {
-			return fmt.Errorf("run directory: %w", err)
+	}
+	if d.cfg.Grants != nil {
+		if err := errors.Join(makeDir(d.registry.grants.records.dir, 0o700), makeDir(filepath.Dir(d.lineage.grantedSocket), 0o755)); err != nil {
+			return err
 		}
 	}
 	if err := d.registry.load(); err != nil {
 		return err
 	}
-	d.sessions.common, err = chassis.Listen("unixpacket", socket, 0o600, refuseRights)
+	if d.sessions.common, err = chassis.Listen("unixpacket", socket, 0o600, refuseRights); err != nil || d.cfg.Grants == nil {
+		return err
+	}
+	// Containers run as any user. A process proves with a grant and a secret that it may connect.
+	if d.sessions.granted, err = chassis.Listen("unixpacket", d.lineage.grantedSocket, 0o666, refuseRights); err != nil {
+		_ = d.sessions.common.Close()
+	}
 	return err
+}
+
+// makeDir creates a folder of the run directory, or sets the mode of an existing one.
+func makeDir(dir string, mode os.FileMode) error {
+	err := os.MkdirAll(dir, mode)
+	if err == nil {
+		err = os.Chmod(dir, mode)
+	}
+	if err != nil {
+		return fmt.Errorf("run directory: %w", err)
+	}
+	return nil
 }
 
 // WebAddr returns the address that serves /healthz, /readyz and /metrics, or nil if Config.Listen
@@ -136,6 +161,9 @@ func (d *Daemon) Serve(ctx context.Context) error {
 	if d.cfg.Reload != nil {
 		service.Reload = func() error {
 			s, err := d.cfg.Reload()
+			if err == nil {
+				err = d.registry.grants.reload()
+			}
 			if err != nil {
 				return err
 			}
@@ -157,7 +185,10 @@ func (d *Daemon) run(ctx context.Context) error {
 	}
 	defer d.closeDescriptors()
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return d.sessions.accept(d.sessions.common, "") })
+	group.Go(func() error { return d.sessions.accept(d.sessions.common, commonSocket) })
+	if d.sessions.granted != nil {
+		group.Go(func() error { return d.sessions.accept(d.sessions.granted, grantedSocket) })
+	}
 	group.Go(d.sessions.poll)
 	group.Go(func() error { return every(ctx, time.Second, d.tidy) })
 	group.Go(func() error { return every(ctx, censusInterval, d.unmanaged.takeCensus) })
@@ -167,6 +198,9 @@ func (d *Daemon) run(ctx context.Context) error {
 	group.Go(func() error {
 		<-ctx.Done()
 		_ = d.sessions.common.Close()
+		if d.sessions.granted != nil {
+			_ = d.sessions.granted.Close()
+		}
 		d.shutDown()
 		return nil
 	})

@@ -14,7 +14,8 @@
 //	scheduling                device.go (one GPU and its clients), stopped.go, schedulers.go
 //	                          (all GPUs, their clock and timer)
 //	registry                  allocation.go (sessions of processes, their slots in a page, memory of
-//	                          stored models), bypass.go, instance.go, record.go (files), registry.go
+//	                          stored models), bypass.go, instance.go, record.go (files), registry.go,
+//	                          grants.go (registrations by grants)
 //	watching and parking      unmanaged.go (processes without the preload library), foreign.go
 //	                          (occupancy: memory that the library does not see), park.go
 //	sessions                  poller.go, sessions.go (hello, messages)
@@ -35,6 +36,10 @@
 // of the daemon's own user, or of the users in ClientUIDs. Root in a container is root here, unless
 // the engine maps users; then it is another user, which ClientUIDs can name. A container receives
 // the folder of its own instance's socket and does not see other sockets.
+//
+// Instances with grants (Config.Grants) share one socket, which processes of all users may use. Such a process proves
+// with a grant that a trusted signer allows the slice, and with the secret, whose hash is in the grant, that the slice is
+// its own. At this socket, no process can reach an instance that was registered at the control socket.
 //
 // Beyond that, a client cannot harm other instances:
 //

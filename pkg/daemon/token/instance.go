@@ -32,6 +32,7 @@ type instance struct {
 	findings       findings
 	unmanagedFound chan struct{} // closed when an unmanaged process is found; nil while no request waits for it
 	parked         parked
+	grant          *accepted  // the grant that has registered it; nil: it was registered at the control socket
 	moves          sync.Mutex // serializes park and unpark; taken before all other locks
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -25,9 +26,10 @@ import (
 // the instance's environment or is connected as its process, or if an ancestor is its owner. This is
 // not a proof: a process can shed its ancestors and its environment on purpose.
 type lineage struct {
-	socket    string // common socket for the processes of all instances
-	clientDir string // directory with the folders of the instances' own sockets
-	outsiders *outsiders
+	socket        string // common socket for the processes of all instances
+	clientDir     string // directory with the folders of the instances' own sockets
+	grantedSocket string // socket for the processes of instances with grants; empty: none
+	outsiders     *outsiders
 }
 
 // outsiders remembers processes whose environment names no instance, such as shells and service
@@ -120,17 +122,22 @@ func instanceVariables(pid int) (map[string]string, error) {
 // started, or "".
 func (l lineage) startedIn(env map[string]string) string {
 	id, socket := env["GFAAS_INSTANCE"], env["GFAAS_SOCKET"]
-	if id == "" || !sameFile(socket, l.socket) && !sameFile(socket, filepath.Join(l.clientDir, id, "token.sock")) {
+	if id == "" || !slices.ContainsFunc(l.sockets(id), func(own string) bool { return sameFile(socket, own) }) && !sameFile(socket, l.socket) {
 		return ""
 	}
 	return id
+}
+
+// sockets returns the sockets that are in the folders which containers of an instance may mount.
+func (l lineage) sockets(id string) []string {
+	return []string{filepath.Join(l.clientDir, id, "token.sock"), l.grantedSocket}
 }
 
 // startedInContainer does the same as startedIn for a process in a container, where the socket has
 // another path.
 func (l lineage) startedInContainer(pid int, env map[string]string) string {
 	id := env["GFAAS_INSTANCE"]
-	if id == "" || !sameFileOf(pid, env["GFAAS_SOCKET"], filepath.Join(l.clientDir, id, "token.sock")) {
+	if id == "" || !slices.ContainsFunc(l.sockets(id), func(own string) bool { return sameFileOf(pid, env["GFAAS_SOCKET"], own) }) {
 		return ""
 	}
 	return id

@@ -26,11 +26,15 @@ type record struct {
 	SecretHash string `json:"secret_sha256"`
 	OwnerStart uint64 `json:"owner_start,omitempty"`
 	Parked     []int  `json:"parked,omitempty"` // processes whose memory is on the host
+
+	// Grant is the grant that has registered the instance, for an instance with a grant. If the registration has ended
+	// and only the grant is kept, GPU is empty.
+	Grant *accepted `json:"grant,omitempty"`
 }
 
 // encode returns the instance's record. The caller holds the lock if the instance is registered.
 func (i *instance) encode() []byte {
-	r := record{Registration: i.reg, SecretHash: hex.EncodeToString(i.secret[:]), OwnerStart: i.ownerStart, Parked: i.parked.pids}
+	r := record{Registration: i.reg, SecretHash: hex.EncodeToString(i.secret[:]), OwnerStart: i.ownerStart, Parked: i.parked.pids, Grant: i.grant}
 	text, _ := json.MarshalIndent(r, "", "  ") // cannot fail: Validate accepts only finite numbers
 	return append(text, '\n')
 }
@@ -41,11 +45,14 @@ func parseRecord(text []byte) (*instance, error) {
 	if err := json.NewDecoder(bytes.NewReader(text)).Decode(&r); err != nil {
 		return nil, err
 	}
+	if r.Grant != nil && r.GPU == "" {
+		return &instance{reg: wire.Registration{Instance: r.Instance}, grant: r.Grant}, nil
+	}
 	hash, err := hex.DecodeString(r.SecretHash)
 	if err != nil || len(hash) != sha256.Size {
 		return nil, fmt.Errorf("invalid secret_sha256 %q: expected a SHA-256 in hexadecimal", r.SecretHash)
 	}
-	i := &instance{reg: r.Registration, secret: [sha256.Size]byte(hash), ownerStart: r.OwnerStart, parked: parked{pids: r.Parked}}
+	i := &instance{reg: r.Registration, secret: [sha256.Size]byte(hash), ownerStart: r.OwnerStart, parked: parked{pids: r.Parked}, grant: r.Grant}
 	if err := validate(i.reg); err != nil {
 		return nil, err
 	}
@@ -61,16 +68,17 @@ func validate(reg wire.Registration) error {
 
 // records manages the files of the registrations, from which the next daemon restores the instances.
 type records struct {
-	dir string
-	log *slog.Logger
+	dir      string
+	log      *slog.Logger
+	volatile bool // a crash of the node may lose records
 }
 
 func (r records) path(id string) string { return filepath.Join(r.dir, id+".json") }
 
-// save writes the record of an instance. It waits for the disk only if the instance has no owner:
-// after a crash of the node no owners exist, so that records with an owner are not needed.
+// save writes the record of an instance. It waits for the disk only if the instance has neither an owner nor a grant:
+// after a crash of the node no owners exist, and containers that are started again present their grants again.
 func (r records) save(reg *wire.Registration, text []byte) error {
-	if reg.OwnerPID == 0 {
+	if reg.OwnerPID == 0 && !r.volatile {
 		return renameio.WriteFile(r.path(reg.Instance), text, 0o600)
 	}
 	return r.write(reg.Instance, text)

@@ -1,6 +1,7 @@
 package token
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
@@ -16,6 +17,8 @@ import (
 	"time"
 
 	instances "github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/number"
+	policy "github.com/gfaas/gfaas/pkg/policy/token"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
@@ -28,6 +31,7 @@ type registry struct {
 	*core
 	gpus    *schedulers
 	records records
+	grants  *grants
 	accept  func(*instanceSocket) // accepts connections at a socket in the background
 	opened  time.Time
 
@@ -41,6 +45,14 @@ type registry struct {
 // load registers the instances of the previous daemon.
 func (r *registry) load() error {
 	all, err := r.records.load()
+	if err == nil && r.cfg.Grants != nil {
+		var granted []*instance
+		granted, err = r.grants.load()
+		// A registration at the control socket takes precedence.
+		all = append(all, slices.DeleteFunc(granted, func(g *instance) bool {
+			return slices.ContainsFunc(all, func(i *instance) bool { return i.reg.Instance == g.reg.Instance })
+		})...)
+	}
 	for _, inst := range all {
 		r.add(inst)
 		r.log.Info("instance restored", "instance", inst.reg.Instance, "gpu", inst.reg.GPU)
@@ -61,6 +73,9 @@ func (r *registry) openSockets() {
 		}
 	}
 	for id, inst := range r.instances {
+		if inst.grant != nil {
+			continue
+		}
 		if inst.socket, err = openSocket(&r.cfg, id); err != nil {
 			r.log.Error("cannot open the socket of an instance", "instance", id, "err", err)
 			continue
@@ -104,16 +119,16 @@ func (r *registry) lastUse() (last time.Time, connected bool) {
 // errIdentity does not reveal whether the instance or the secret is wrong.
 var errIdentity = errors.New("instance and secret do not match a registration")
 
-// identify returns the instance of a process that has connected to the socket of the instance socketOf, or
-// to the common socket if socketOf is empty. It returns errIdentity if the secret is wrong.
-func (r *registry) identify(socketOf string, id, secret wire.Name) (*instance, error) {
+// identify returns the instance of a process that has connected to a socket. It returns errIdentity if the secret is
+// wrong, or the socket is not the instance's.
+func (r *registry) identify(at origin, id, secret wire.Name) (*instance, error) {
 	inst, known := r.instances[id.String()]
 	want := [sha256.Size]byte{}
 	if known {
 		want = inst.secret
 	}
 	got := sha256.Sum256([]byte(secret.String()))
-	if subtle.ConstantTimeCompare(got[:], want[:]) == 0 || !known || socketOf != "" && socketOf != inst.reg.Instance {
+	if subtle.ConstantTimeCompare(got[:], want[:]) == 0 || !known || !at.serves(inst) {
 		return nil, errIdentity
 	}
 	return inst, nil
@@ -153,7 +168,7 @@ func (r *registry) add(inst *instance) {
 			}
 			old.clearFindings()
 		}
-		old.reg, old.secret, old.ownerStart = inst.reg, inst.secret, inst.ownerStart
+		old.reg, old.secret, old.ownerStart, old.grant = inst.reg, inst.secret, inst.ownerStart, inst.grant
 		if old.socket == nil {
 			old.socket = inst.socket
 		}
@@ -161,11 +176,19 @@ func (r *registry) add(inst *instance) {
 	}
 	inst.watched = inst.watched || !inst.ownerDead()
 	r.instances[id] = inst
+	if inst.grant != nil {
+		r.grants.accepted[id] = inst.grant
+	}
 	inst.allocate(r.gpus)
 }
 
 // checkRegistration returns an error if an instance cannot be registered now.
 func (r *registry) checkRegistration(inst *instance) error {
+	if inst.grant != nil {
+		if err := r.grants.check(inst.reg.Instance, inst.grant); err != nil {
+			return err
+		}
+	}
 	old, ok := r.instances[inst.reg.Instance]
 	switch {
 	case !ok:
@@ -192,7 +215,9 @@ func (r *registry) remove(inst *instance, reason string) {
 	delete(r.instances, id)
 	r.used = time.Now()
 	r.log.Info("instance removed", "instance", id, "why", reason)
-	r.records.remove(id)
+	if inst.grant == nil {
+		r.records.remove(id)
+	}
 }
 
 // addSession adds a session to the free slot c.slot.
@@ -224,10 +249,19 @@ func (r *registry) reap() []tree {
 			if inst.orphaned() {
 				r.orphan(inst)
 			}
-			if inst.connected() == 0 && inst.findings.outside == 0 && inst.ownerDead() && time.Since(r.opened) >= reconnectTime {
+			if time.Since(r.opened) < reconnectTime {
+				continue
+			}
+			if inst.grant != nil {
+				if r.grants.reap(inst) {
+					r.remove(inst, "its last process has ended")
+					r.grants.end(inst.reg.Instance, inst.grant, false)
+				}
+			} else if inst.connected() == 0 && inst.findings.outside == 0 && inst.ownerDead() {
 				r.remove(inst, "its owner has ended")
 			}
 		}
+		r.grants.forget()
 	}
 	out := r.orphans
 	r.orphans = nil
@@ -236,10 +270,18 @@ func (r *registry) reap() []tree {
 
 // save writes the record of an instance that is not registered yet, or not with these settings.
 func (r *registry) save(i *instance) error {
-	if err := r.records.save(&i.reg, i.encode()); err != nil {
+	if err := r.recordsOf(i).save(&i.reg, i.encode()); err != nil {
 		return fmt.Errorf("save the registration: %w", err)
 	}
 	return nil
+}
+
+// recordsOf returns the records that contain, or will contain, an instance's.
+func (r *registry) recordsOf(i *instance) records {
+	if i.grant != nil {
+		return r.grants.records
+	}
+	return r.records
 }
 
 // register registers an instance. It writes the record before it takes the lock, so that no client
@@ -261,13 +303,13 @@ func (r *registry) register(inst *instance) (err error) {
 	if conflict != nil {
 		return statusError{http.StatusConflict, conflict}
 	}
-	if old == nil || old.socket == nil {
+	if inst.grant == nil && (old == nil || old.socket == nil) {
 		if inst.socket, err = openSocket(&r.cfg, inst.reg.Instance); err != nil {
 			return err
 		}
 	}
 	if err := r.save(inst); err != nil {
-		if old == nil {
+		if old == nil || old.socket == nil {
 			inst.socket.remove()
 		}
 		inst.socket.close()
@@ -277,9 +319,14 @@ func (r *registry) register(inst *instance) (err error) {
 	var previous []byte
 	if err := r.locked(func() {
 		if conflict = r.checkRegistration(inst); conflict != nil {
-			previous = old.encode()
+			if old.grant == nil { // otherwise its record is another one
+				previous = old.encode()
+			}
 			reg = old.reg
 			return
+		}
+		if old != nil && old.grant != nil && inst.grant == nil {
+			r.grants.end(reg.Instance, old.grant, true)
 		}
 		r.add(inst)
 		if inst.socket != nil {
@@ -290,6 +337,11 @@ func (r *registry) register(inst *instance) (err error) {
 		return err
 	}
 	if conflict != nil { // the connected process belongs to the previous registration
+		if previous == nil {
+			inst.socket.remove()
+			r.records.remove(reg.Instance)
+			return statusError{http.StatusConflict, conflict}
+		}
 		inst.socket.close()
 		if err := r.records.save(&reg, previous); err != nil {
 			r.log.Error("cannot restore a registration", "instance", reg.Instance, "err", err)
@@ -301,6 +353,26 @@ func (r *registry) register(inst *instance) (err error) {
 			"quota_limit", s.QuotaLimit, "mem_limit", int64(s.MemLimit), "turns", len(s.Turns), "owner_pid", reg.OwnerPID)
 	}
 	return nil
+}
+
+// admit registers an instance and prepares the node for its processes.
+func (r *registry) admit(ctx context.Context, inst *instance) (wire.Registered, error) {
+	limited := r.cfg.Policy != policy.Introspection && inst.reg.DropSMLimits()
+	reg := inst.reg
+	if err := r.register(inst); err != nil {
+		return wire.Registered{}, err
+	}
+	var answer wire.Registered
+	if r.cfg.Prepare != nil {
+		answer = r.cfg.Prepare(ctx, reg)
+		r.recordPrepared(reg.Instance, answer)
+	}
+	answer.SMPct = reg.Slice().LargestSMPct()
+	if limited {
+		answer.Note = strings.TrimPrefix(answer.Note+"; ", "; ") + fmt.Sprintf("its SM share is %s%%, the request: only gfaas-tokend --policy %s uses the limit",
+			number.Plain(answer.SMPct), policy.Introspection)
+	}
+	return answer, nil
 }
 
 // recordPrepared records the result of Config.Prepare for an instance. A note in it means that the
@@ -326,7 +398,7 @@ func (r *registry) change(id string, c wire.Change) error {
 	defer r.changes.Unlock()
 	var changed *instance
 	if err := r.withInstance(id, func(old *instance) {
-		changed = &instance{reg: old.reg, secret: old.secret, ownerStart: old.ownerStart, parked: old.parked}
+		changed = &instance{reg: old.reg, secret: old.secret, ownerStart: old.ownerStart, parked: old.parked, grant: old.grant}
 	}); err != nil {
 		return err
 	}
@@ -372,7 +444,15 @@ func (r *registry) withInstance(id string, f func(*instance)) error {
 func (r *registry) unregister(id string) error {
 	r.changes.Lock()
 	defer r.changes.Unlock()
-	return r.withInstance(id, func(i *instance) { r.remove(i, "unregistered") })
+	return r.withInstance(id, r.removeUnregistered)
+}
+
+// removeUnregistered removes an instance on request. A grant does not register it again, unless it is a later one.
+func (r *registry) removeUnregistered(i *instance) {
+	r.remove(i, "unregistered")
+	if i.grant != nil {
+		r.grants.end(i.reg.Instance, i.grant, true)
+	}
 }
 
 // release detaches an instance from an owner that exits in order. The instance ends with the last of
@@ -381,16 +461,17 @@ func (r *registry) release(id string) error {
 	r.changes.Lock()
 	defer r.changes.Unlock()
 	var text []byte
+	var file records
 	err := r.withInstance(id, func(i *instance) {
 		if !i.alive() {
-			r.remove(i, "unregistered")
+			r.removeUnregistered(i)
 			return
 		}
 		i.reg.EndWithOwner = false
-		text = i.encode()
+		text, file = i.encode(), r.recordsOf(i)
 	})
 	if text != nil {
-		if err := r.records.write(id, text); err != nil {
+		if err := file.write(id, text); err != nil {
 			r.log.Error("cannot save a registration", "instance", id, "err", err)
 		}
 	}
@@ -402,14 +483,15 @@ func (r *registry) saveParked(inst *instance) error {
 	r.changes.Lock()
 	defer r.changes.Unlock()
 	var text []byte
+	var file records
 	if err := r.locked(func() {
 		if r.instances[inst.reg.Instance] == inst { // not removed meanwhile
-			text = inst.encode()
+			text, file = inst.encode(), r.recordsOf(inst)
 		}
 	}); err != nil || text == nil {
 		return err
 	}
-	if err := r.records.write(inst.reg.Instance, text); err != nil {
+	if err := file.write(inst.reg.Instance, text); err != nil {
 		return fmt.Errorf("save the registration: %w", err)
 	}
 	return nil

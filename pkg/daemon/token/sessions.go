@@ -25,6 +25,7 @@ type sessions struct {
 	registry *registry
 	parking  *parking
 	common   *chassis.Listener // socket for the processes of all instances
+	granted  *chassis.Listener // socket for the processes of instances with grants; nil: none
 	poller   *poller
 
 	greetings []greeting // oldest first
@@ -41,17 +42,34 @@ const (
 	sendBuffer = 8 << 10
 )
 
+// origin is the socket to which a process has connected: an instance's own socket, named by its ID, or one of the
+// constants.
+type origin string
+
+const (
+	commonSocket  origin = ""           // for processes of this daemon's user
+	grantedSocket origin = "token.sock" // for instances with grants; no instance has this ID
+)
+
+// serves reports whether the processes of an instance may connect to the socket.
+func (o origin) serves(i *instance) bool {
+	if o == grantedSocket || i.grant != nil {
+		return o == grantedSocket && i.grant != nil
+	}
+	return o == commonSocket || string(o) == i.reg.Instance
+}
+
 // greeting is a connection that has not sent its hello.
 type greeting struct {
-	conn     *net.UnixConn
-	instance string // instance to whose socket it has connected; empty: the common socket
+	conn *net.UnixConn
+	at   origin
 }
 
 // addGreeting adds a connection that has not sent its hello.
 func (s *sessions) addGreeting(g greeting) {
 	oldest, n := 0, 0
 	for i, o := range slices.Backward(s.greetings) {
-		if o.instance == g.instance {
+		if o.at == g.at {
 			oldest, n = i, n+1
 		}
 	}
@@ -63,7 +81,7 @@ func (s *sessions) addGreeting(g greeting) {
 }
 
 // accept greets every process that connects to a socket, until the socket is closed.
-func (s *sessions) accept(socket *chassis.Listener, instance string) error {
+func (s *sessions) accept(socket *chassis.Listener, at origin) error {
 	next := chassis.Patiently(s.log, socket.AcceptUnix)
 	for {
 		conn, err := next()
@@ -75,8 +93,8 @@ func (s *sessions) accept(socket *chassis.Listener, instance string) error {
 		}
 		_ = conn.SetWriteBuffer(sendBuffer)
 		if s.locked(func() {
-			s.addGreeting(greeting{conn, instance})
-			s.running.Go(func() { s.greet(greeting{conn, instance}) })
+			s.addGreeting(greeting{conn, at})
+			s.running.Go(func() { s.greet(greeting{conn, at}) })
 		}) != nil {
 			_ = conn.Close()
 		}
@@ -87,7 +105,7 @@ func (s *sessions) accept(socket *chassis.Listener, instance string) error {
 // so that the socket is closed when the daemon ends.
 func (s *sessions) acceptInstance(socket *instanceSocket) {
 	s.running.Go(func() {
-		if err := s.accept(socket.Listener, socket.instance); err != nil {
+		if err := s.accept(socket.Listener, origin(socket.instance)); err != nil {
 			s.log.Error("cannot accept clients at the socket of an instance", "instance", socket.instance, "err", err)
 		}
 	})
@@ -98,7 +116,7 @@ func (s *sessions) acceptInstance(socket *instanceSocket) {
 func (s *sessions) greet(g greeting) {
 	cred, err := procfs.Peer(g.conn)
 	if err == nil {
-		err = s.admitsUser(g.conn, cred)
+		err = s.admitsUser(g, cred)
 	}
 	if err == nil {
 		err = s.awaitHello(g, cred)
@@ -112,20 +130,20 @@ func (s *sessions) greet(g greeting) {
 }
 
 // admitsUser returns an error for processes of users that may not connect.
-func (s *sessions) admitsUser(conn *net.UnixConn, cred unix.Ucred) error {
-	if cred.Uid == 0 || int(cred.Uid) == os.Geteuid() || slices.Contains(s.cfg.ClientUIDs, int(cred.Uid)) {
+func (s *sessions) admitsUser(g greeting, cred unix.Ucred) error {
+	if g.at == grantedSocket || cred.Uid == 0 || int(cred.Uid) == os.Geteuid() || slices.Contains(s.cfg.ClientUIDs, int(cred.Uid)) {
 		return nil
 	}
-	return s.refuse(conn, fmt.Sprintf("uid %d may not connect to this token daemon", cred.Uid))
+	return s.refuse(g.conn, fmt.Sprintf("uid %d may not connect to this token daemon", cred.Uid))
 }
 
-// awaitHello reads the first message of a connection and admits the process or refuses it.
+// awaitHello reads the first message of a connection, and the grant before it, and admits the process or refuses it.
 func (s *sessions) awaitHello(g greeting, cred unix.Ucred) error {
 	conn := g.conn
 	if err := conn.SetReadDeadline(time.Now().Add(s.cfg.HelloTimeout)); err != nil {
 		return err
 	}
-	msg, flags, err := readMessage(conn)
+	opened, err := readOpening(conn)
 	var other wire.VersionError
 	if errors.As(err, &other) {
 		return s.refuseWith(conn, other.Version, 0, fmt.Sprintf(
@@ -140,6 +158,9 @@ func (s *sessions) awaitHello(g greeting, cred unix.Ucred) error {
 	if err := conn.SetReadDeadline(time.Time{}); err != nil {
 		return err
 	}
+	if err := s.admitGrant(g.at, opened); err != nil {
+		return s.refuse(conn, err.Error())
+	}
 	var refusal error
 	var answer wire.Message
 	above, err := s.lineage.ancestors(int(cred.Pid))
@@ -147,16 +168,19 @@ func (s *sessions) awaitHello(g greeting, cred unix.Ucred) error {
 		return err
 	}
 	if err := s.locked(func() {
-		switch msg := msg.(type) {
+		switch msg := opened.message.(type) {
 		case wire.Hello:
-			refusal = s.join(g, msg, flags, cred, above)
+			refusal = s.join(g, msg, opened.flags, cred, above)
 		case wire.UnmanagedProgram:
-			answer, refusal = s.recordBypass(g.instance, msg)
+			answer, refusal = s.recordBypass(g.at, msg)
 		default:
 			refusal = fmt.Errorf("message of type %d before the hello", msg.Type())
 		}
 	}); err != nil {
 		return err
+	}
+	if g.at == grantedSocket && !opened.granted && errors.Is(refusal, errIdentity) {
+		refusal = fmt.Errorf("%w, and the process has sent no grant", errIdentity)
 	}
 	if full := errFull(""); errors.As(refusal, &full) {
 		return s.refuseWith(conn, wire.Version, wire.RefusedFull, full.Error())
@@ -168,6 +192,34 @@ func (s *sessions) awaitHello(g greeting, cred unix.Ucred) error {
 		return use(conn, func(fd int) error { return send(fd, wire.Append(nil, answer), nil) })
 	}
 	return nil
+}
+
+// admitGrant registers an instance by the grant that precedes the first message of one of its processes.
+func (s *sessions) admitGrant(at origin, opened opening) error {
+	if !opened.granted {
+		return nil
+	}
+	if at != grantedSocket {
+		return fmt.Errorf("grants are accepted only at the socket %s/token.sock of the run directory", GrantedDir)
+	}
+	var id, secret wire.Name
+	switch msg := opened.message.(type) {
+	case wire.Hello:
+		id, secret = msg.Instance, msg.Secret
+	case wire.UnmanagedProgram:
+		id, secret = msg.Instance, msg.Secret
+	default:
+		return fmt.Errorf("message of type %d after a grant", msg.Type())
+	}
+	inst, err := s.registry.grants.verify(opened.grant, id, secret)
+	if err != nil || inst == nil {
+		return err
+	}
+	answer, err := s.registry.admit(context.Background(), inst)
+	if err == nil && answer.Note != "" {
+		s.log.Warn(answer.Note, "instance", inst.reg.Instance)
+	}
+	return err
 }
 
 // refuse sends the reason to the peer and returns it as an error.
@@ -187,7 +239,7 @@ func (s *sessions) refuseWith(conn *net.UnixConn, version uint16, flags uint32, 
 // join admits a process, unless it is inside another instance. The process receives a slot, and the
 // poller reads its messages. The caller holds the lock.
 func (s *sessions) join(g greeting, hello wire.Hello, flags uint32, cred unix.Ucred, above []ancestor) error {
-	inst, err := s.registry.identify(g.instance, hello.Instance, hello.Secret)
+	inst, err := s.registry.identify(g.at, hello.Instance, hello.Secret)
 	if err != nil {
 		return err
 	}
@@ -230,8 +282,8 @@ func (s *sessions) join(g greeting, hello wire.Hello, flags uint32, cred unix.Uc
 
 // recordBypass counts a program that a process has started. The answer states whether it is the first
 // program of its kind. The caller holds the lock.
-func (s *sessions) recordBypass(instance string, msg wire.UnmanagedProgram) (wire.Message, error) {
-	inst, err := s.registry.identify(instance, msg.Instance, msg.Secret)
+func (s *sessions) recordBypass(at origin, msg wire.UnmanagedProgram) (wire.Message, error) {
+	inst, err := s.registry.identify(at, msg.Instance, msg.Secret)
 	if err != nil {
 		return nil, err
 	}

@@ -28,6 +28,9 @@ var Reasons = reason.Table{
 // statusOf returns the state of all GPUs and instances. The caller holds the lock.
 func statusOf(r *registry) wire.Status {
 	out := wire.Status{WindowMS: millis(r.gpus.window()), Policy: r.cfg.Policy, GPUs: []wire.GPUStatus{}}
+	if r.cfg.Grants != nil {
+		out.Node = r.cfg.Grants.Node
+	}
 	for _, g := range r.gpus.sorted() {
 		g.wake() // closes the windows that have ended
 		now := g.sched.Snapshot()

@@ -22,8 +22,9 @@ type FakeCatalog struct {
 	mu        sync.Mutex
 	functions map[string]function.Function
 	instances map[string]instance.Record
-	revision  ports.Revision // the current revision minus one
-	written   chan struct{}  // closed and replaced by each write
+	applied   map[string]time.Time // replaced as a whole
+	revision  ports.Revision       // the current revision minus one
+	written   chan struct{}        // closed and replaced by each write
 }
 
 var _ ports.Catalog = (*FakeCatalog)(nil)
@@ -36,7 +37,7 @@ func (c *FakeCatalog) List(ctx context.Context) (ports.Listing, error) {
 }
 
 func (c *FakeCatalog) listing() ports.Listing {
-	return ports.Listing{Revision: c.revision + 1, Functions: values(c.functions), Instances: values(c.instances)}
+	return ports.Listing{Revision: c.revision + 1, Functions: values(c.functions), Instances: values(c.instances), Applied: c.applied}
 }
 
 // Watch waits for a write after the revision last.
@@ -78,17 +79,25 @@ func (c *FakeCatalog) write(ctx context.Context, check func() error, change func
 	return nil
 }
 
-func (c *FakeCatalog) applied(name string) bool { _, ok := c.functions[name]; return ok }
-func (c *FakeCatalog) inUse(id string) bool     { _, ok := c.instances[id]; return ok }
+func (c *FakeCatalog) isApplied(name string) bool { _, ok := c.functions[name]; return ok }
+func (c *FakeCatalog) inUse(id string) bool       { _, ok := c.instances[id]; return ok }
 
 func always() error { return nil }
 
 // Apply adds the functions, replacing existing ones of the same names.
 func (c *FakeCatalog) Apply(ctx context.Context, functions ...function.Function) error {
-	return c.write(ctx, always, func() {
+	return c.write(ctx, func() error { return ports.CheckApply(values(c.functions), functions) }, func() {
+		applied := maps.Clone(c.applied)
+		if applied == nil {
+			applied = map[string]time.Time{}
+		}
 		for _, f := range functions {
+			if !reflect.DeepEqual(c.functions[f.Name], f) {
+				applied[f.Name] = time.Now().UTC().Truncate(time.Second)
+			}
 			c.functions[f.Name] = f
 		}
+		c.applied = applied
 	})
 }
 
@@ -96,17 +105,20 @@ func (c *FakeCatalog) Apply(ctx context.Context, functions ...function.Function)
 func (c *FakeCatalog) Change(ctx context.Context, name string, change func(*function.Function) error) error {
 	var f function.Function
 	return c.write(ctx, func() error {
-		if !c.applied(name) {
+		if !c.isApplied(name) {
 			return &ports.NotFoundError{Kind: "function", Names: []string{name}}
 		}
 		f = c.functions[name]
-		return change(&f)
+		if err := change(&f); err != nil {
+			return err
+		}
+		return ports.CheckApply(values(c.functions), []function.Function{f})
 	}, func() { c.functions[name] = f })
 }
 
 // Remove removes the functions.
 func (c *FakeCatalog) Remove(ctx context.Context, names ...string) error {
-	return c.write(ctx, func() error { return ports.CheckRemove(names, c.applied, values(c.instances)) }, func() {
+	return c.write(ctx, func() error { return ports.CheckRemove(names, c.isApplied, values(c.instances)) }, func() {
 		for _, name := range names {
 			delete(c.functions, name)
 		}
@@ -115,7 +127,7 @@ func (c *FakeCatalog) Remove(ctx context.Context, names ...string) error {
 
 // Reserve adds records of instances that are about to start.
 func (c *FakeCatalog) Reserve(ctx context.Context, records ...instance.Record) error {
-	return c.write(ctx, func() error { return ports.CheckReserve(records, c.inUse, c.applied) }, func() {
+	return c.write(ctx, func() error { return ports.CheckReserve(records, c.inUse, c.isApplied) }, func() {
 		for _, r := range records {
 			c.instances[r.ID] = r
 		}
@@ -159,6 +171,7 @@ func RunCatalog(t *testing.T, open func(*testing.T) (first, second ports.Catalog
 		{"empty", catalogEmpty},
 		{"functions", catalogFunctions},
 		{"changes of functions are atomic", catalogChange},
+		{"names and aliases are unique", catalogAliases},
 		{"functions with instances cannot be removed", catalogInUse},
 		{"records round-trip", catalogRecords},
 		{"reservations are atomic", catalogReserve},
@@ -249,8 +262,19 @@ func catalogEmpty(t *testing.T, s, _ ports.Catalog) {
 func catalogFunctions(t *testing.T, s, _ ports.Catalog) {
 	ctx := t.Context()
 	want := sampleFunction("b")
+	before := time.Now().Truncate(time.Second)
 	must(t, s.Apply(ctx, want, sampleFunction("a")))
 	expect(t, names(t, s), "[a b]")
+	first := mustList(t, s)
+	if at := first.Applied["b"]; at.Before(before) || at.After(time.Now()) {
+		t.Errorf("time of the first Apply: got %v, want %v or a little later", at, before)
+	}
+	must(t, s.Apply(ctx, want))
+	must(t, s.Change(ctx, "b", func(f *function.Function) error { f.Scale.Min = 1; return nil }))
+	must(t, s.Change(ctx, "b", func(f *function.Function) error { f.Scale.Min = 0; return nil }))
+	if at := mustList(t, s).Applied["b"]; !at.Equal(first.Applied["b"]) {
+		t.Errorf("time of an unchanged function: got %v, want %v", at, first.Applied["b"])
+	}
 	list := mustList(t, s).Functions
 	if !reflect.DeepEqual(list[1], want) {
 		t.Errorf("got %+v, want %+v", list[1], want)
@@ -301,6 +325,38 @@ func catalogChange(t *testing.T, s, second ports.Catalog) {
 	}
 	if l := mustList(t, s); l.Revision != before || l.Functions[0].Scale.Min != 20 {
 		t.Errorf("changed in spite of the error: %+v", l)
+	}
+}
+
+func catalogAliases(t *testing.T, s, second ports.Catalog) {
+	ctx := t.Context()
+	with := func(name string, aliases ...string) function.Function {
+		fn := sampleFunction(name)
+		fn.Aliases = aliases
+		return fn
+	}
+	must(t, s.Apply(ctx, with("a", "Qwen/Qwen3-8B", "q"), with("b")))
+	for what, change := range map[string]func() error{
+		"an alias of another function": func() error { return second.Apply(ctx, with("b", "q")) },
+		"the name of another function": func() error { return second.Apply(ctx, with("b", "a")) },
+		"a name that is an alias":      func() error { return second.Apply(ctx, with("q")) },
+		"aliases of two new functions": func() error { return second.Apply(ctx, with("c", "x"), with("d", "x")) },
+		"an alias by a changed function": func() error {
+			return second.Change(ctx, "b", func(fn *function.Function) error { fn.Aliases = []string{"q"}; return nil })
+		},
+	} {
+		var clash *function.ClashError
+		if err := change(); !errors.As(err, &clash) {
+			t.Errorf("%s: got %v, want a clash of names", what, err)
+		}
+	}
+	expect(t, names(t, s), "[a b]")
+	if fn, err := mustList(t, second).Model("Qwen/Qwen3-8B"); err != nil || fn.Name != "a" {
+		t.Errorf("function by alias: got %s, %v; want a", fn.Name, err)
+	}
+	must(t, second.Apply(ctx, with("b", "q"), with("a", "Q"))) // an alias moves
+	if fn, err := mustList(t, s).Model("q"); err != nil || fn.Name != "b" {
+		t.Errorf("function by moved alias: got %s, %v; want b", fn.Name, err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/instance"
@@ -21,11 +22,12 @@ type Catalog interface {
 	// the change; or it returns ctx's error. No state has the zero revision.
 	Watch(ctx context.Context, last Revision) (Listing, error)
 
-	// Apply adds the functions and replaces those with the same names.
+	// Apply adds the functions and replaces those with the same names. It fails with function.ClashError if two
+	// functions would have a name or alias in common.
 	Apply(ctx context.Context, functions ...function.Function) error
 	// Change applies change to an existing function in one transaction. It fails with NotFoundError if the function
-	// does not exist. change must not change the name or use the Catalog. If it returns an error, Change returns
-	// that error and changes nothing.
+	// does not exist, and with function.ClashError as Apply does. change must not change the name or use the Catalog.
+	// If it returns an error, Change returns that error and changes nothing.
 	Change(ctx context.Context, name string, change func(*function.Function) error) error
 	// Remove removes functions. It fails with NotFoundError if one does not exist, and with InUseError if one has
 	// instances other than the gateway's, which the gateway stops.
@@ -48,6 +50,10 @@ type Listing struct {
 	Revision  Revision
 	Functions []function.Function // in order of name
 	Instances []instance.Record   // in order of ID
+
+	// Applied holds, by name, when each function was last changed by Apply, in seconds. It lacks functions for
+	// which that is unknown.
+	Applied map[string]time.Time
 }
 
 // Function returns the function with that name, or NotFoundError.
@@ -58,6 +64,32 @@ func (l Listing) Function(name string) (function.Function, error) {
 		}
 	}
 	return function.Function{}, &NotFoundError{Kind: "function", Names: []string{name}}
+}
+
+// Model returns the function with that name or alias, or NotFoundError.
+func (l Listing) Model(name string) (function.Function, error) {
+	canonical := function.CanonicalName(name)
+	for _, fn := range l.Functions {
+		if slices.ContainsFunc(fn.Names(), func(own string) bool { return function.CanonicalName(own) == canonical }) {
+			return fn, nil
+		}
+	}
+	return function.Function{}, &NotFoundError{Kind: "function", Names: []string{name}}
+}
+
+// CheckApply returns the error that Catalog.Apply and Catalog.Change must return if they add the functions to those
+// in existing or replace them, or nil. If a name occurs twice in added, the last one counts.
+func CheckApply(existing, added []function.Function) error {
+	all := append(slices.Clone(existing), added...)
+	slices.Reverse(all)
+	seen := map[string]bool{}
+	all = slices.DeleteFunc(all, func(fn function.Function) bool {
+		old := seen[fn.Name]
+		seen[fn.Name] = true
+		return old
+	})
+	slices.Reverse(all)
+	return function.CheckNames(all)
 }
 
 // CheckReserve returns the error that Catalog.Reserve must return, or nil. taken and applied report whether an ID and a

@@ -11,7 +11,7 @@ import (
 
 // Runtime starts and stops programs as instances. Implementations are safe for concurrent use.
 type Runtime interface {
-	// Name returns instance.Process or instance.Docker.
+	// Name returns instance.Process, instance.Docker or instance.Swarm.
 	Name() string
 	// Start starts the instance and returns without waiting until it is ready.
 	Start(ctx context.Context, spec instance.Spec) (instance.Handle, error)

@@ -56,6 +56,9 @@ func (in Input) admissible(d plan.Demand, measuredRows []profile.Row) (rows []pr
 	if len(rows) == 0 {
 		return nil, reason.New(noThroughput)
 	}
+	if rows = in.Reachable(d.Function, rows); len(rows) == 0 {
+		return nil, reason.New(onlyBatches)
+	}
 	if d.SLOMS > 0 {
 		fast := filter(rows, func(r profile.Row) bool { return r.P95MS <= d.SLOMS || in.Poisson && measured(r, d.SLOMS) })
 		if len(fast) == 0 {
@@ -69,6 +72,15 @@ func (in Input) admissible(d plan.Demand, measuredRows []profile.Row) (rows []pr
 		return nil, why
 	}
 	return in.fitting(worth)
+}
+
+// Reachable returns the rows of a function whose batches reach its instances. If the function is unknown, these
+// are all rows; otherwise, it must have a batcher, or take several calls at once, for batches above 1.
+func (in Input) Reachable(name string, rows []profile.Row) []profile.Row {
+	if fn, known := in.function(name); !known || fn.Batches() {
+		return rows
+	}
+	return filter(rows, func(r profile.Row) bool { return r.Batch <= 1 })
 }
 
 // measured reports whether the row has a measured goodput for the objective.

@@ -20,8 +20,9 @@ type DiluOptions struct {
 }
 
 // Dilu plans with Dilu's scheduler (section 3.3, Algorithm 1), instance by instance. Dilu divides
-// SMs but not time, so only the configurations with a function's largest quota count. The request
-// is the most efficient of these; its limits decide which instances share a GPU. If no GPU has
+// SMs but not time, so an instance takes its SM share of a GPU whatever its quota is. The request is
+// the configuration with the most throughput per SM (the paper's throughput efficacy, section 3.2);
+// its limits decide which instances share a GPU. If no GPU has
 // room for it, Dilu tries the next best. The plan states only the limits of rows that state theirs
 // (see withLimits). An inference function that spans several GPUs counts as a
 // large model. Dilu returns an error if the demand needs more than 5 million instances.
@@ -38,7 +39,7 @@ func Dilu(in Input, o DiluOptions) (plan.Plan, error) {
 	order := make([]int, len(d.demands))
 	for i := range d.demands {
 		order[i] = i
-		d.rows = append(d.rows, ofLargestQuota(d.demands[i].rows))
+		d.rows = append(d.rows, byEfficacyOfSMs(d.demands[i].rows))
 	}
 	if o.Order == Largest {
 		slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(d.size(b), d.size(a)) })
@@ -58,13 +59,14 @@ func Dilu(in Input, o DiluOptions) (plan.Plan, error) {
 	return d.plan(), nil
 }
 
-// ofLargestQuota returns the rows with the largest quota, the most efficient first.
-func ofLargestQuota(rows []profile.Row) []profile.Row {
-	widest := 0.0
-	for _, r := range rows {
-		widest = max(widest, r.Quota)
-	}
-	return efficient(filter(rows, func(r profile.Row) bool { return r.Quota == widest }), LargerQuota)
+// byEfficacyOfSMs returns the rows, those with the most throughput per SM first. Of equal rows, the
+// one with the larger quota is first.
+func byEfficacyOfSMs(rows []profile.Row) []profile.Row {
+	rows = efficient(rows, LargerQuota)
+	slices.SortStableFunc(rows, func(a, b profile.Row) int {
+		return cmp.Or(cmp.Compare(b.ThroughputRPS/b.SMPct, a.ThroughputRPS/a.SMPct), cmp.Compare(b.Quota, a.Quota))
+	})
+	return rows
 }
 
 // withLimits returns the input with limits in all rows. A row that states no limits gets those of

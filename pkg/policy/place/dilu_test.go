@@ -40,6 +40,21 @@ func TestDiluFillsByRequestsAndLimits(t *testing.T) {
 	}
 }
 
+// TestDiluUsesAllQuotas checks that the row with the most throughput per SM counts whatever its quota is: an instance of
+// 12% serves 30 requests/s in 40% of the time, 2.5 for each percent of the SMs, and one of 50% serves 2 for each. It also
+// checks that rows with smaller quotas are used when there is no room for the best.
+func TestDiluUsesAllQuotas(t *testing.T) {
+	in := Input{Profile: []profile.Row{row("f", figures{sm: 50, quota: 1, rps: 100}), row("f", figures{sm: 12, quota: 0.4, rps: 30}), row("f", figures{sm: 50, quota: 0.4, rps: 40})}, Demand: []plan.Demand{{Function: "f", RPS: 120}}}
+	p := dilu(t, in, Arrival)
+	if p.GPUsUsed != 1 || len(p.GPUs[0].Instances) != 4 || p.GPUs[0].Instances[0].SMPct != 12 || p.GPUs[0].Instances[0].QuotaRequest != 0.4 {
+		t.Errorf("got %+v, want four instances of 12%% at a quota of 0.4 on one GPU", p.GPUs)
+	}
+	in = Input{Profile: []profile.Row{row("f", figures{sm: 60, quota: 1, rps: 100}), row("f", figures{sm: 20, quota: 0.4, rps: 10})}, Demand: []plan.Demand{{Function: "f", RPS: 110}}, Devices: []plan.Device{{Node: "n"}}}
+	if p = dilu(t, in, Arrival); len(p.Unplaced) != 0 || len(p.GPUs[0].Instances) != 2 || p.GPUs[0].Instances[1].SMPct != 20 {
+		t.Errorf("one GPU: got %+v and unplaced %+v, want instances of 60%% and 20%%", p.GPUs, p.Unplaced)
+	}
+}
+
 func TestDiluTakesFunctionsInOrder(t *testing.T) {
 	// Only γ limits here: 0.5 + 1, then 0.5 + 0.5 + 0.5.
 	in := Input{Profile: []profile.Row{row("small", figures{sm: 25, quota: 1, rps: 10}), row("large", figures{sm: 70, quota: 1, rps: 10})}, Devices: []plan.Device{{Node: "n"}},

@@ -11,6 +11,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place/maxrect"
+	"github.com/gfaas/gfaas/pkg/policy/place/online"
 	"github.com/gfaas/gfaas/pkg/policy/place/verify"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
@@ -49,6 +50,8 @@ func TestUnplaced(t *testing.T) {
 	other := row("f", figures{sm: 10, quota: 0.5, rps: 10})
 	other.GPU = "A100"
 	small := row("f", figures{sm: 60, quota: 0.6, rps: 10})
+	batched := row("f", figures{sm: 60, quota: 0.6, rps: 10})
+	batched.Batch = 2
 	for what, c := range map[string]struct {
 		rows    []profile.Row
 		devices []plan.Device
@@ -58,13 +61,14 @@ func TestUnplaced(t *testing.T) {
 		"SLO":          {[]profile.Row{slow}, nil, "slo-too-tight; slo_ms=10.5; best_p95_ms=11.3; sm_pct=100; quota=1; batch=1"},
 		"sustains":     {[]profile.Row{nothing}, nil, "no-throughput"},
 		"too large":    {[]profile.Row{big}, one, "gpu-too-small; needed_mib=20000; free_mib=1500"},
+		"only batches": {[]profile.Row{batched}, nil, "only-batches"},
 		"model":        {[]profile.Row{other}, one, "no-gpu-of-model; measured=A100; inventory=V100"},
 		"no GPU":       {[]profile.Row{small}, []plan.Device{}, "no-gpu"},
 		"memory":       {[]profile.Row{row("f", figures{sm: 10, quota: 0.5, rps: 10})}, one, "no-memory; gpus=1; mem_mib=1000; sm_pct=10; quota=0.5; batch=1"},
 		"no rectangle": {[]profile.Row{small}, []plan.Device{{Node: "n"}, {Node: "n", Index: 1}}, "gpus-full; gpus=2; sm_pct=60; quota=0.6; batch=1"},
 	} {
 		t.Run(what, func(t *testing.T) {
-			p := fast(t, Input{Profile: c.rows, Devices: c.devices, Demand: []plan.Demand{{Function: "f", RPS: 25, SLOMS: 10.5}}})
+			p := fast(t, Input{Profile: c.rows, Devices: c.devices, Demand: []plan.Demand{{Function: "f", RPS: 25, SLOMS: 10.5}}, Functions: []function.Function{{Name: "f", Inflight: 1}}})
 			if len(p.Unplaced) != 1 || p.Unplaced[0].Reason != c.want {
 				t.Errorf("got %+v, want %s", p.Unplaced, c.want)
 			}
@@ -104,6 +108,63 @@ func TestReasonOfSmallGPUs(t *testing.T) {
 	padded := []plan.Unplaced{{Function: "f", Reason: "gpus-full; gpus=3; too_small=3; needed_mib=81920; sm_pct=60; quota=0.6; batch=1"}}
 	if in.restateReasons(padded, in.withPaddedMemory(1, 81920, false)); padded[0].Reason != want {
 		t.Errorf("of padded memory: %+v, want %s", padded, want)
+	}
+}
+
+// TestBatchesReachInstances checks that a plan uses rows with a batch above 1 only if the function is unknown or gets
+// batches, that verify names such an instance of another function, and that a running one stops.
+func TestBatchesReachInstances(t *testing.T) {
+	batched := row("f", figures{sm: 50, quota: 1, rps: 100})
+	batched.Batch = 8
+	single := row("f", figures{sm: 50, quota: 1, rps: 20})
+	in := Input{Profile: []profile.Row{batched, single}, Demand: []plan.Demand{{Function: "f", RPS: 80}}}
+	joint := func(in Input) (plan.Plan, error) {
+		p, _, err := Joint(in, JointOptions{Model: plan.ModelRect})
+		return p, err
+	}
+	dilu := func(in Input) (plan.Plan, error) { return Dilu(in, DiluOptions{online.DiluDefaults(), Arrival}) }
+	for name, c := range map[string]struct {
+		functions []function.Function
+		batch     int
+	}{
+		"unknown":          {nil, 8},
+		"one call":         {[]function.Function{{Name: "f", Inflight: 1}}, 1},
+		"several calls":    {[]function.Function{{Name: "f", Inflight: 2}}, 8},
+		"batcher":          {[]function.Function{{Name: "f", Inflight: 1, Batcher: &function.DefaultBatcher}}, 8},
+		"training":         {[]function.Function{{Name: "f", Inflight: 1, Kind: function.Training}}, 8},
+		"another function": {[]function.Function{{Name: "g", Inflight: 1}}, 8},
+	} {
+		in.Functions = c.functions
+		for algorithm, planner := range map[string]Planner{"fast": fastPlanner, "joint": joint, "dilu": dilu} {
+			p, err := planner(in)
+			if err != nil {
+				t.Fatalf("%s, %s: %v", name, algorithm, err)
+			}
+			for _, g := range p.GPUs {
+				for _, i := range g.Instances {
+					if i.Batch != c.batch {
+						t.Errorf("%s, %s: %s has batch %d, want %d", name, algorithm, i.ID, i.Batch, c.batch)
+					}
+				}
+			}
+			if p.Demand[0].ServedRPS < 80 {
+				t.Errorf("%s, %s: got %+v, want 80 requests/s served", name, algorithm, p.Demand)
+			}
+			if found := verify.Plan(p, verify.Inputs{Profile: in.Profile, Demand: in.Demand, Functions: in.Functions}); len(found) > 0 {
+				t.Errorf("%s, %s: violations %+v, want none", name, algorithm, found)
+			}
+		}
+	}
+
+	in.Functions = nil
+	p := fast(t, in)
+	in.Functions = []function.Function{{Name: "f", Inflight: 1}}
+	if found := verify.Plan(p, verify.Inputs{Profile: in.Profile, Demand: in.Demand, Functions: in.Functions}); len(found) != 1 || found[0].Rule != verify.RuleProfile {
+		t.Errorf("violations of a batch that reaches no instance: got %+v, want one of the rule profile", found)
+	}
+	revised, why := incrementally(t, p, in, IncrementalOptions{TieBreak: LargerQuota, Threshold: maxrect.DefaultThreshold}, fastPlanner)
+	if got := why["f-0"].String(); got != "no-batches; sm_pct=50; quota=1; batch=8" || revised.GPUs[0].Instances[0].Batch != 1 {
+		t.Errorf("a running instance: got %q and the plan %+v, want no-batches and instances with batch 1", got, revised.GPUs)
 	}
 }
 

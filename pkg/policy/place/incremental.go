@@ -254,6 +254,9 @@ func (v *revision) obstacle(t *resident) reason.Reason {
 // mismatch returns why the instance has no admissible row.
 func (v *revision) mismatch(t *resident, w *functionDemand) reason.Reason {
 	own := profile.Row{Config: t.Config()}
+	if len(v.in.Reachable(t.Function, []profile.Row{own})) == 0 {
+		return about(own, noBatches)
+	}
 	for _, r := range v.in.Profile {
 		if r.Function == t.Function && t.runs(r) && w.demand.SLOMS > 0 && r.P95MS > w.demand.SLOMS && !(v.in.Poisson && measured(r, w.demand.SLOMS)) {
 			return about(own, sloMissed, reason.Number("p95_ms", r.P95MS), reason.Number("slo_ms", w.demand.SLOMS))

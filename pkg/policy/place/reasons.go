@@ -15,6 +15,7 @@ import (
 const (
 	notInProfile    reason.Code = "not-in-profile"
 	noThroughput    reason.Code = "no-throughput"
+	onlyBatches     reason.Code = "only-batches"
 	sloTooTight     reason.Code = "slo-too-tight"
 	sloTooTightIdle reason.Code = "slo-too-tight-at-rest"
 	noGPU           reason.Code = "no-gpu"
@@ -39,6 +40,7 @@ const (
 	otherSpan      reason.Code = "other-number-of-gpus"
 	sloMissed      reason.Code = "slo-missed"
 	notMeasured    reason.Code = "configuration-not-measured"
+	noBatches      reason.Code = "no-batches"
 	memoryTaken    reason.Code = "memory-taken"
 	placeTaken     reason.Code = "place-taken"
 )
@@ -47,6 +49,7 @@ const (
 var Reasons = reason.Table{
 	reason.Doc(notInProfile, "the profile has no row of the function"),
 	reason.Doc(noThroughput, "the throughput of every configuration in the profile is 0"),
+	reason.Doc(onlyBatches, "every configuration has a batch above 1, but instances of the function get one request at a time (it has neither `batcher` nor `inflight`)"),
 	reason.Doc(sloTooTight, "no configuration meets the objective", configParams("slo_ms", "objective", "best_p95_ms", "p95 of the fastest configuration")...),
 	reason.Doc(sloTooTightIdle, "no configuration answers even a request to an idle instance within the objective, usually because of the pauses of a small quota", configParams("slo_ms", "objective", "idle_ms", "latency of such a request with the fastest configuration, measured or an upper bound")...),
 	reason.Doc(noGPU, "the inventory has no GPU"),
@@ -67,6 +70,7 @@ var Reasons = reason.Table{
 	reason.Doc(otherSpan, "stops because instances of the function now span another number of GPUs", "gpus", "GPUs of this instance", "wanted", "GPUs of an instance now"),
 	reason.Doc(sloMissed, "stops because its configuration does not meet the objective", configParams("p95_ms", "p95 of the configuration", "slo_ms", "objective")...),
 	reason.Doc(notMeasured, "stops because the profile has no row with its configuration that fits its GPU", configParams()...),
+	reason.Doc(noBatches, "stops because its configuration has a batch above 1, but instances of the function get one request at a time", configParams()...),
 	reason.Doc(memoryTaken, "stops because its GPU does not have enough memory for it"),
 	reason.Doc(placeTaken, "stops because its place on the GPU is not free"),
 }

@@ -1,6 +1,10 @@
 package queue
 
-import "github.com/gfaas/gfaas/pkg/policy/residency"
+import (
+	"slices"
+
+	"github.com/gfaas/gfaas/pkg/policy/residency"
+)
 
 // backlog holds the waiting invocations of each function, in the policy's order. It excludes
 // blocked functions from the order, so that a function whose permitted instances are all busy, or
@@ -11,12 +15,14 @@ type backlog struct {
 	pool  *residency.Pool
 	plans plans
 	aside []int32 // functions that setAside excluded in this step
+	binds bool    // invocations can be bound to instances
+	bound bindings
 }
 
 // blocked reports whether a function has to wait for its own or its planned instances, even if a
 // GPU is free.
 func (b *backlog) blocked(f int32) bool {
-	return b.pool.Blocked(f, b.queues.queues[f].len) || b.plans.has(f) && b.plans.serveSoon(f)
+	return b.pool.Blocked(f, b.queues.queues[f].len) || b.plans.has(f) && !b.bound.inQueue(f) && b.plans.serveSoon(f)
 }
 
 // push adds a new invocation. It reports whether no other of its function waits.
@@ -39,13 +45,6 @@ func (b *backlog) requeue(f int32, m member) {
 		b.order.resized(f)
 	}
 	b.update(f)
-}
-
-// pop removes the oldest invocation of a function, although the order did not choose it.
-func (b *backlog) pop(f int32) member {
-	m := b.order.pop(f)
-	b.removed(f)
-	return m
 }
 
 // drop removes an invocation, and reports whether it was waiting.
@@ -89,7 +88,7 @@ func (b *backlog) update(f int32) {
 	switch blocked := b.blocked(f); {
 	case blocked && !q.excluded:
 		b.exclude(f)
-	case !blocked:
+	case !blocked && !slices.Contains(b.aside, f):
 		b.include(f)
 	}
 }

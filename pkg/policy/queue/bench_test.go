@@ -56,6 +56,7 @@ type shape struct {
 	gpus, slots, pool  int
 	mem                int64 // of a GPU; a function uses at most half of it
 	inflight           int32 // concurrent calls of an instance, for every tenth function
+	batches            bool  // these functions run batches
 }
 
 const crowdPatience = time.Minute // like the gateway's --queue-timeout
@@ -75,7 +76,7 @@ func newCrowd(tb testing.TB, name string, s shape) *crowd {
 		spec := queue.Function{Warm: warm, Cold: warm + time.Duration(200+c.r.IntN(800))*time.Millisecond, Load: 50 * time.Millisecond,
 			Mem: s.mem/64 + c.r.Int64N(s.mem*31/64+1), Weight: 1, Inflight: 1, Name: fmt.Sprint("f", f)}
 		if s.inflight > 1 && f%10 == 0 {
-			spec.Inflight = s.inflight
+			spec.Inflight, spec.Batches, spec.BatchWindow = s.inflight, s.batches, time.Second
 		}
 		c.functions = append(c.functions, spec)
 		c.step(&queue.FunctionSet{Function: int32(f), Spec: spec})
@@ -164,6 +165,7 @@ func BenchmarkDecision(b *testing.B) {
 	}{
 		{"memory", shape{functions: 1000, waiting: 10000, gpus: 8, slots: 4, pool: 32, mem: 16 << 30}},
 		{"shared", shape{functions: 1000, waiting: 10000, gpus: 8, slots: 4, pool: 32, mem: 80 << 30, inflight: 4}},
+		{"batches", shape{functions: 1000, waiting: 10000, gpus: 8, slots: 4, pool: 32, mem: 80 << 30, inflight: 4, batches: true}},
 		{"slots", shape{functions: 1000, waiting: 10000, gpus: 8, slots: 4, pool: 64}},
 	} {
 		for _, name := range queue.Names() {

@@ -272,10 +272,15 @@ func (o *cfs) dispatched(_ time.Duration, f int32, r *run) {
 	o.turns++
 	c.turn = o.turns
 	c.home = r.gpu + 1
-	r.charge = o.unit.perWeight(float64(r.expected()), o.engine.functions[f].Weight)
+	expected := r.expected()
+	if r.joined { // its batch is one dispatch
+		expected = r.adds
+	} else {
+		c.dispatches++
+	}
+	r.charge = o.unit.perWeight(float64(expected), o.engine.functions[f].Weight)
 	c.runtime += r.charge
-	c.gpuTime += float64(r.expected())
-	c.dispatches++
+	c.gpuTime += float64(expected)
 	if o.queues.queues[f].len > 0 {
 		o.resized(f)
 	}
@@ -287,10 +292,14 @@ func (o *cfs) finished(_ time.Duration, f int32, r *run, executed time.Duration)
 	if o.engine.config.Uncorrected {
 		return
 	}
-	charged, c := float64(executed+r.expected()-r.warm), &o.clients[f]
+	expected := r.expected()
+	charged, c := float64(executed+expected-r.warm), &o.clients[f]
+	if r.joined {
+		expected, charged = r.adds, float64(executed)
+	}
 	before := *c
 	c.runtime += o.unit.perWeight(charged, o.engine.functions[f].Weight) - r.charge
-	c.gpuTime = max(c.gpuTime+charged-float64(r.expected()), 0)
+	c.gpuTime = max(c.gpuTime+charged-float64(expected), 0)
 	if *c != before && o.runtimes.has(f) {
 		o.resized(f)
 	}

@@ -15,13 +15,15 @@ type dispatcher struct {
 	starts      starts
 	timeouts    timeouts
 	runs        runs
-	batches     *batches // nil unless the policy is batch
+	sequences   *batches // nil unless the policy is batch
 	held        holds
-	rejects     []Action    // rejections to report at the end of the step
-	recheck     bool        // waiting invocations may no longer fit any GPU, or their function is barred
-	prefetch    bool        // memory returns when a queue becomes active
-	swap        bool        // memory follows the states of queues (order.relocations)
-	evictReason reason.Code // the code of evictions
+	begun       []residency.ID // instances that have begun after a wait for room, and whose batches are to be filled
+	charged     time.Duration  // for the end of the last invocation: the time for its tenant
+	rejects     []Action       // rejections to report at the end of the step
+	recheck     bool           // waiting invocations may no longer fit any GPU, or their function is barred
+	prefetch    bool           // memory returns when a queue becomes active
+	swap        bool           // memory follows the states of queues (order.relocations)
+	evictReason reason.Code    // the code of evictions
 }
 
 func reject(f int32, m member, code reason.Code) Action {
@@ -55,7 +57,11 @@ func (d *dispatcher) start(c *choice, at residency.Place, actions []Action) []Ac
 	if d.prefetch && at.Start == residency.GPUWarm {
 		a.Expected += max(d.pool.Ready(instance)-d.now, 0)
 	}
-	return d.dispatch(instance, room, actions)
+	actions = d.dispatch(instance, room, actions)
+	if room && d.batches(c.function) {
+		actions = d.fill(c.function, instance, actions)
+	}
+	return actions
 }
 
 // dispatch pops an invocation of the function in the last action, and completes that action. If
@@ -63,18 +69,29 @@ func (d *dispatcher) start(c *choice, at residency.Place, actions []Action) []Ac
 func (d *dispatcher) dispatch(instance int32, room bool, actions []Action) []Action {
 	a := &actions[len(actions)-1]
 	f := a.Function
-	m := d.order.pop(f)
+	m, bound := d.take(f, instance)
 	a.Instance, a.ID, a.Arrived = d.pool.Instance(instance), m.id, m.at
 	d.queues.queues[f].inFlight++
-	r := d.runs.add(run{member: m, function: f, gpu: a.GPU, instance: instance, waitsForRoom: !room,
-		started: d.now, expectedEnd: d.now + a.Expected, warm: d.warmOn(f, a.GPU)})
+	x := run{member: m, function: f, gpu: a.GPU, instance: instance, waitsForRoom: !room, bound: bound,
+		started: d.now, expectedEnd: d.now + a.Expected, warm: d.warmOn(f, a.GPU)}
+	x.executes = x.expectedEnd - x.warm
+	if x.joined = a.Reason.Code == joinsInstance && d.batches(f); x.joined {
+		end, _ := d.runs.busyUntil(instance, d.now)
+		n := d.runs.count(instance)
+		longer := InBatch(x.warm, d.slope(f), n+1) - x.warm
+		a.Expected += longer
+		x.expectedEnd += longer
+		d.stretchOthers(f, instance, n, n+1)
+		x.adds = max(x.expectedEnd-end, 0)
+	}
+	r := d.runs.add(x)
 	if !room || d.pool.IsStarting(instance) {
 		deadline := d.timeouts.arrivalDeadline(m.id)
 		r.expires, r.startingCounted = deadline.at, deadline.starting
 		d.starts.begun(f)
 	}
-	if d.batches != nil {
-		d.batches.fill(instance, f, a.GPU, d.queues)
+	if d.sequences != nil {
+		d.sequences.fill(instance, f, a.GPU, d.queues)
 	}
 	if !room {
 		d.held.add(a)
@@ -85,20 +102,19 @@ func (d *dispatcher) dispatch(instance int32, room bool, actions []Action) []Act
 	return actions
 }
 
-// join adds invocations of a function to its running instances with spare capacity.
-func (d *dispatcher) join(f int32, actions []Action) []Action {
-	for q := &d.queues.queues[f]; q.len > 0; {
-		instance, spare := d.pool.Spare(f)
-		if !spare {
-			break
-		}
-		d.include(f)
-		actions = append(actions, Action{Kind: Run, Start: residency.GPUWarm, Function: f, GPU: d.pool.GPU(instance),
-			Expected: d.warmOn(f, d.pool.GPU(instance)), Reason: Reason{Code: joinsInstance, Waiting: q.len, InFlight: q.inFlight}})
-		d.pool.Join(instance)
-		actions = d.dispatch(instance, true, actions)
+// join adds the oldest waiting invocation of a function that may run on a running instance to that instance, which
+// can accept it.
+func (d *dispatcher) join(f, instance int32, actions []Action) []Action {
+	d.include(f)
+	q, expected := &d.queues.queues[f], d.warmOn(f, d.pool.GPU(instance))
+	if d.batches(f) {
+		_, executes := d.runs.busyUntil(instance, d.now)
+		expected += executes - d.now
 	}
-	return actions
+	actions = append(actions, Action{Kind: Run, Start: residency.GPUWarm, Function: f, GPU: d.pool.GPU(instance),
+		Expected: expected, Reason: Reason{Code: joinsInstance, Waiting: q.len, InFlight: q.inFlight}})
+	d.pool.Join(instance)
+	return d.dispatch(instance, true, actions)
 }
 
 // dispatchPlanned dispatches waiting invocations to planned instances: first those that the order
@@ -116,39 +132,44 @@ func (d *dispatcher) dispatchPlanned(actions []Action) []Action {
 			var m member
 			held := false
 			for a := range d.held.of(f) {
-				m, held = member{a.ID, a.Arrived}, true
-				break
+				if held = !d.runs.find(a.Instance, a.ID).bound; held {
+					m = member{a.ID, a.Arrived}
+					break
+				}
 			}
-			if !held && q.len == 0 {
+			if !held && (q.len == 0 || !d.suits(f, p.instance)) {
 				break
 			}
 			if held {
 				d.unhold(m.id)
-			}
-			a := Action{Kind: Run, Start: residency.GPUWarm, Function: f, GPU: d.pool.GPU(p.instance), Instance: d.pool.Instance(p.instance),
-				Expected: p.duration, Reason: Reason{Code: plannedFirst, Waiting: q.len, InFlight: d.plans.inFlight(f)}}
-			if held {
-				a.Reason.Waiting++
 				actions = d.appendChanges(actions, "")
 			} else {
-				m = d.pop(f)
+				m, _ = d.take(f, p.instance)
+				d.removed(f)
 			}
-			a.ID, a.Arrived = m.id, m.at
-			expected := p.duration * time.Duration(d.runs.count(p.instance)+1) // concurrent invocations share the instance
-			d.runs.add(run{member: m, function: f, gpu: a.GPU, instance: p.instance, planned: true, started: d.now, expectedEnd: d.now + expected, warm: p.duration})
-			d.plans.running[f]++
-			d.pool.Join(p.instance)
-			actions = append(actions, a)
+			actions = d.runPlanned(p, f, m, actions)
 		}
 		d.update(f)
 	}
 	return actions
 }
 
+// runPlanned dispatches an invocation, which was removed from its queue, to a planned instance that can
+// accept it.
+func (d *dispatcher) runPlanned(p *plannedInstance, f int32, m member, actions []Action) []Action {
+	a := Action{Kind: Run, Start: residency.GPUWarm, Function: f, GPU: d.pool.GPU(p.instance), Instance: d.pool.Instance(p.instance), ID: m.id, Arrived: m.at,
+		Expected: p.duration, Reason: Reason{Code: plannedFirst, Waiting: d.queues.queues[f].len + 1, InFlight: d.plans.inFlight(f)}}
+	expected := p.duration * time.Duration(d.runs.count(p.instance)+1) // concurrent invocations share the instance
+	d.runs.add(run{member: m, function: f, gpu: a.GPU, instance: p.instance, planned: true, started: d.now, expectedEnd: d.now + expected, warm: p.duration})
+	d.plans.running[f]++
+	d.pool.Join(p.instance)
+	return append(actions, a)
+}
+
 // continueBatches starts the next invocation of each batch that scheduleNext scheduled.
 func (d *dispatcher) continueBatches(actions []Action) []Action {
-	for _, instance := range d.batches.continuing {
-		b := &d.batches.queues[instance]
+	for _, instance := range d.sequences.continuing {
+		b := &d.sequences.queues[instance]
 		if len(b.remaining) == 0 || d.pool.IsLost(instance) || d.pool.Obsolete(instance) { // the rest was cancelled, or the instance was lost
 			d.pool.End(instance, d.now)
 			d.order.freed(b.function, b.gpu)
@@ -166,17 +187,17 @@ func (d *dispatcher) continueBatches(actions []Action) []Action {
 		d.runs.add(run{member: first, function: b.function, gpu: b.gpu, instance: instance,
 			started: d.now, expectedEnd: d.now + warm, warm: warm})
 	}
-	d.batches.continuing = d.batches.continuing[:0]
+	d.sequences.continuing = d.sequences.continuing[:0]
 	return actions
 }
 
 // dissolveBatch returns the remaining invocations of an instance's batch to their queue. The
 // instance is idle or lost.
 func (d *dispatcher) dissolveBatch(instance int32) {
-	if d.batches == nil || int(instance) >= len(d.batches.queues) {
+	if d.sequences == nil || int(instance) >= len(d.sequences.queues) {
 		return
 	}
-	b := &d.batches.queues[instance]
+	b := &d.sequences.queues[instance]
 	remaining := slices.Clone(b.remaining)
 	b.remaining = b.remaining[:0]
 	for _, m := range remaining {
@@ -187,15 +208,24 @@ func (d *dispatcher) dissolveBatch(instance int32) {
 // finish removes an invocation from its instance after it completed, or failed if failed is not
 // nil.
 func (d *dispatcher) finish(x *Execution, failed *Failed, actions []Action) []Action {
+	executed := x.Executed
+	d.charged = executed
 	r := d.runs.find(x.Instance, x.ID)
 	if r == nil || r.waitsForRoom {
 		return actions
 	}
-	executed := x.Executed
-	if n := d.runs.count(r.instance); n > 1 {
+	switch n := d.runs.count(r.instance); {
+	case !r.planned && executed > 0 && d.batches(r.function):
+		if d.pool.IsStarting(r.instance) {
+			d.runs.setExecutes(r.instance, d.now-executed)
+		}
+		executed = d.runs.settle(r, executed, d.now)
+		d.charged = executed
+	case n > 1:
 		executed /= time.Duration(n) // concurrent invocations share the slot's time
 	}
 	d.endRun(r, executed)
+	d.ranUntil[r.function] = d.now
 	if r.planned && failed == nil {
 		d.plans.measured(r, executed)
 	}
@@ -209,11 +239,11 @@ func (d *dispatcher) finish(x *Execution, failed *Failed, actions []Action) []Ac
 	case isStarting && failed == nil:
 		d.starts.succeeded(f)
 	}
-	if d.batches != nil && d.batches.scheduleNext(r.instance, d.pool.IsLost(r.instance) || d.pool.Obsolete(r.instance)) {
+	if d.sequences != nil && d.sequences.scheduleNext(r.instance, d.pool.IsLost(r.instance) || d.pool.Obsolete(r.instance)) {
 		d.pool.Trim(r.gpu)
 	} else {
 		d.pool.End(r.instance, d.now)
-		if !r.planned {
+		if !r.planned && (d.pool.Run(r.instance) == none || !d.batches(f)) {
 			d.order.freed(f, r.gpu)
 		}
 		d.dissolveBatch(r.instance)
@@ -234,6 +264,9 @@ func (d *dispatcher) finish(x *Execution, failed *Failed, actions []Action) []Ac
 // startFailed counts the failed start of an instance, unless evictions can free the
 // memory that it lacked.
 func (d *dispatcher) startFailed(instance int32, outOfMemory bool) {
+	if !d.open(d.pool.GPU(instance)) {
+		return // not the function's fault
+	}
 	if outOfMemory && d.pool.RaiseLeastMem(instance) {
 		return
 	}
@@ -252,6 +285,10 @@ func (d *dispatcher) endRun(r *run, executed time.Duration) {
 	}
 	d.queues.queues[r.function].inFlight--
 	d.order.finished(d.now, r.function, r, executed)
+	if d.slope(r.function) > 0 {
+		n := d.runs.count(r.instance)
+		d.stretchOthers(r.function, r.instance, n+1, n)
+	}
 }
 
 // requeueOrReject returns an invocation to its place in the queue, or rejects it. It notes the
@@ -276,6 +313,7 @@ func (d *dispatcher) requeueFrom(instance int32) {
 		d.held.remove(r.id)
 		d.order.freed(r.function, r.gpu)
 		d.requeueOrReject(r.function, r.member, r.deadline())
+		d.rebind(&r)
 	}
 	d.dissolveBatch(instance)
 }
@@ -283,18 +321,22 @@ func (d *dispatcher) requeueFrom(instance int32) {
 // listWaiting returns the waiting invocations of a function: those in its queue, oldest first, then
 // those that wait for room or for their turn in a batch.
 func (d *dispatcher) listWaiting(f int32) []member {
-	members := d.order.list(f)
+	members := append(d.order.list(f), d.bound.outside(f)...)
 	for a := range d.held.of(f) {
 		members = append(members, member{a.ID, a.Arrived})
 	}
-	if d.batches != nil {
-		members = append(members, d.batches.of(f)...)
+	if d.sequences != nil {
+		members = append(members, d.sequences.of(f)...)
 	}
 	return members
 }
 
 // rejectAll rejects all waiting invocations of a function.
 func (d *dispatcher) rejectAll(f int32, code reason.Code, actions []Action) []Action {
+	// Those that wait for room return to the queue first. If they were removed one by one, the room of one could
+	// let the next one begin.
+	d.pool.Bump(f)
+	actions = d.appendChanges(actions, "")
 	for _, m := range d.listWaiting(f) {
 		if d.remove(f, m.id) {
 			actions = append(actions, reject(f, m, code))
@@ -306,7 +348,7 @@ func (d *dispatcher) rejectAll(f int32, code reason.Code, actions []Action) []Ac
 // remove removes an invocation that waits in a queue, for room, or in a batch. It reports whether
 // the invocation was waiting.
 func (d *dispatcher) remove(f int32, id int64) bool {
-	return d.drop(f, id) || d.unhold(id) || d.batches != nil && d.batches.drop(f, id)
+	return d.bound.remove(id) || d.drop(f, id) || d.unhold(id) || d.sequences != nil && d.sequences.drop(f, id)
 }
 
 // unhold removes a held invocation, and reports whether it was held.
@@ -332,7 +374,7 @@ func (d *dispatcher) runHeld(slot int32) Action {
 	}
 	r := &d.runs.entries[n]
 	a, _ := d.held.remove(r.id)
-	r.waitsForRoom, r.started, r.expectedEnd = false, d.now, d.now+r.expected()
+	r.waitsForRoom, r.started, r.executes, r.expectedEnd = false, d.now, r.executes+d.now-r.started, d.now+r.expected()
 	return a
 }
 
@@ -374,6 +416,9 @@ func (d *dispatcher) convertChanges(actions []Action, code reason.Code) []Action
 				continue
 			case residency.ToBegin:
 				a = d.runHeld(c.Index)
+				if d.batches(a.Function) {
+					d.begun = append(d.begun, a.Instance)
+				}
 			}
 			if c.ForTenant {
 				a.Reason.Code = roomForTenant

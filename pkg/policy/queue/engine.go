@@ -13,6 +13,7 @@ import (
 // timeouts and backlog.
 type engine struct {
 	registry
+	batching
 	paused       bool          // remaining decisions are left to the next step
 	unadvanced   bool          // events other than confirmed stops were applied since lastAdvanced
 	lastAdvanced time.Duration // time of the last order.advanced
@@ -23,14 +24,17 @@ type engine struct {
 func newEngine(c Config) *engine {
 	v := &view{config: c, queues: newWaiting(0)}
 	b := &backlog{view: v, order: kindOf(c.Policy).order(v)}
-	e := &engine{lastWake: Never}
+	e := &engine{lastWake: Never, batching: batching{first: noNeed, second: noNeed}}
 	e.dispatcher = dispatcher{backlog: b, starts: starts{backlog: b}, timeouts: timeouts{view: v}, held: newHolds(), evictReason: evictionOrder}
+	e.bound.exact = noExact
 	if c.Policy == "batch" {
-		e.batches = &batches{}
+		e.sequences = &batches{}
 	}
 	shape := residency.Config{Pool: c.Pool, Starting: e.timeouts.starting,
 		Tenants: residency.TenantLimits{Instances: c.Limits.Processes, Mem: c.Limits.Mem}}
 	b.order.shape(&shape)
+	e.binds = !OneAtATime(c.Policy) && !shape.UsesClear && c.Policy != "batch"
+	e.withoutSlot = !OneAtATime(c.Policy) && !shape.UsesClear
 	if shape.NoHost {
 		e.evictReason = leastRecentlyUsed
 	}
@@ -66,6 +70,7 @@ func (e *engine) appendWake(at time.Duration, code reason.Code, actions []Action
 // freed memory.
 func (e *engine) step(now time.Duration, events []Event, actions []Action) []Action {
 	e.now, e.paused = now, false
+	e.batching.changedState()
 	firstNew := len(actions)
 	for i := range events {
 		actions = e.apply(events[i:], actions)
@@ -83,13 +88,23 @@ func (e *engine) step(now time.Duration, events []Event, actions []Action) []Act
 		e.order.advanced(now)
 		e.unadvanced, e.lastAdvanced = false, now
 	}
-	if e.batches != nil {
+	if e.sequences != nil {
 		actions = e.continueBatches(actions)
+	}
+	if len(e.bound.entries) > 0 {
+		actions = e.serveBound(actions)
 	}
 	if len(e.plans.functions) > 0 {
 		actions = e.dispatchPlanned(actions)
 	}
-	for held := e.held.len(); e.queues.total > 0 && (e.pool.AnyFree() || e.order.reserves()); {
+	if len(e.begun) > 0 {
+		actions = e.fillBegun(actions)
+	}
+	if len(e.shared) > 0 && e.queues.total > 0 && OneAtATime(e.config.Policy) {
+		actions = e.joinFirst(actions)
+	}
+	held := e.held.len()
+	for e.queues.total > 0 && (e.pool.AnyFree() || e.order.reserves()) {
 		if e.paused = e.held.len() > held; e.paused {
 			break
 		}
@@ -106,7 +121,13 @@ func (e *engine) step(now time.Duration, events []Event, actions []Action) []Act
 		if !ok {
 			at, ok = e.pool.Best(c.function, c.only, c.except)
 		}
-		if (!ok || len(e.shared) > 0) && !c.popped && e.mayYield(c.function, at, ok) {
+		if ok && len(e.bound.entries) > 0 && e.bound.inQueue(c.function) {
+			if at, ok = e.boundPlace(c.function, at); !ok {
+				e.setAside(c.function)
+				continue
+			}
+		}
+		if (!ok || len(e.shared) > 0) && !c.popped && (e.mayYield(c.function, at, ok) || e.yields(c.function)) {
 			e.setAside(c.function)
 			continue
 		}
@@ -114,7 +135,9 @@ func (e *engine) step(now time.Duration, events []Event, actions []Action) []Act
 			break // the invocation waits, and no other overtakes it (R10)
 		}
 		actions = e.start(c, at, actions)
+		e.noLongerNeeds(c.function)
 	}
+	e.paused = e.paused || e.anyBatches && e.held.len() > held // batches may begin where the memory becomes free
 	if !e.paused {
 		actions = e.finishStep(actions)
 	}
@@ -152,7 +175,12 @@ func (e *engine) apply(events []Event, actions []Action) []Action {
 	case *Started:
 		if r := e.runs.find(ev.Instance, ev.ID); r != nil && e.pool.IsStarting(r.instance) {
 			e.pool.Started(r.instance, e.now)
+			e.runs.setExecutes(r.instance, e.now)
 			e.starts.succeeded(r.function)
+		}
+	case *Sized:
+		if r := e.runs.find(ev.Instance, ev.ID); r != nil && !r.waitsForRoom && ev.Times > 0 {
+			e.resize(r, ev.Times)
 		}
 	case *Used:
 		if e.adaptive != nil && e.open(ev.GPU) {
@@ -167,12 +195,17 @@ func (e *engine) apply(events []Event, actions []Action) []Action {
 	case *Learned:
 		if e.known(ev.Function) {
 			f := e.functions[ev.Function]
+			if ev.Only != 0 {
+				e.classes = true
+				e.pool.SetDurationsOn(ev.Function, ev.Only-1, ev.Spec.durations())
+				return e.setFunction(ev.Function, f, actions)
+			}
 			if ev.Class != 0 {
 				e.classes = true
 				e.pool.SetDurations(ev.Function, ev.Class, ev.Spec.durations())
 				return e.setFunction(ev.Function, f, actions)
 			}
-			f.Warm, f.Cold, f.Load, f.MeasuredMem = ev.Spec.Warm, ev.Spec.Cold, ev.Spec.Load, ev.Spec.MeasuredMem
+			f.Warm, f.Cold, f.Load, f.BatchSlope, f.MeasuredMem = ev.Spec.Warm, ev.Spec.Cold, ev.Spec.Load, ev.Spec.BatchSlope, ev.Spec.MeasuredMem
 			return e.setFunction(ev.Function, f, actions)
 		}
 	case *FunctionRemoved:
@@ -217,7 +250,7 @@ func (e *engine) arrived(ev *Arrived, actions []Action) []Action {
 	f, m := ev.Function, member{ev.ID, ev.At}
 	code := e.unrunnable(f)
 	if code == "" || code == StartFailed {
-		if q := &e.queues.queues[f]; q.limit > 0 && q.len >= q.limit {
+		if q := &e.queues.queues[f]; q.limit > 0 && int(q.len)+len(e.bound.outside(f)) >= int(q.limit) {
 			code = QueueFull
 		}
 	}
@@ -225,6 +258,9 @@ func (e *engine) arrived(ev *Arrived, actions []Action) []Action {
 		return append(actions, reject(f, m, code))
 	}
 	e.timeouts.arrived(ev.Deadline, f, m)
+	if e.bind(ev) {
+		return actions
+	}
 	if e.push(f, m) && e.prefetch && !e.swap {
 		actions = e.prefetchFor(f, actions)
 	}
@@ -366,31 +402,31 @@ func (e *engine) instanceStopped(instance int32, actions []Action) []Action {
 	return actions
 }
 
-// mayYield reports whether a chosen function should let others go first in this step: if it has no
-// place and it or its tenant may have no more instances, or if it would have a cold or host-warm start although a
-// running instance can take the invocation once no other function wants the GPU.
+// mayYield reports whether a chosen function should let others go first in this step: if it has no place and it or its
+// tenant may have no more instances or it runs a batch; or if it would have a cold or host-warm start, although a
+// running instance can take the invocation once no other function wants the GPU, or instances that wait for room can
+// take all of its invocations.
 func (e *engine) mayYield(f int32, at residency.Place, placed bool) bool {
-	if !placed && (e.pool.Capped(f) || e.pool.WaitsForTenant(f)) {
+	if !placed && (e.pool.Capped(f) || e.pool.WaitsForTenant(f) || e.batches(f) && e.pool.Running(f)) {
 		return true
 	}
 	if !placed || at.Start == residency.GPUWarm {
 		return false
 	}
 	_, spare := e.pool.Spare(f)
-	return spare
+	return spare || e.batches(f) && e.queues.queues[f].len <= e.pool.SpareWithoutRoom(f)
 }
 
 // finishStep ends a step. It reactivates the functions set aside, adds invocations to running
 // instances, rejects invocations that can no longer run, starts instances up to each function's
 // minimum, stops instances that idled too long, and forgets removed functions.
 func (e *engine) finishStep(actions []Action) []Action {
+	if len(e.aside) > 0 {
+		e.batching.changedState()
+	}
 	e.restoreAside()
-	if len(e.shared) > 0 && e.queues.total > 0 && e.onlySharedWait() {
-		for _, f := range e.shared {
-			if !e.delaysTenant(f) {
-				actions = e.join(f, actions)
-			}
-		}
+	if len(e.shared) > 0 && e.queues.total > 0 {
+		actions = e.joinShared(actions)
 	}
 	if e.recheck {
 		e.recheck = false
@@ -409,38 +445,6 @@ func (e *engine) finishStep(actions []Action) []Action {
 		actions = e.forgetRetired(actions)
 	}
 	return actions
-}
-
-// onlySharedWait reports whether no function needs a GPU that cannot join a running instance.
-// Functions that have to wait for their own instances, or for those of their tenant, do not count.
-func (e *engine) onlySharedWait() bool {
-	for f := range e.functions {
-		if q := &e.queues.queues[f]; q.len == 0 || q.excluded {
-			continue
-		}
-		if _, spare := e.pool.Spare(int32(f)); !spare && !e.pool.WaitsForTenant(int32(f)) {
-			return false
-		}
-	}
-	return true
-}
-
-// delaysTenant reports whether another function waits until instances of the function's tenant are
-// idle. No invocation joins such an instance, or it might never be idle.
-func (e *engine) delaysTenant(f int32) bool {
-	if e.config.Limits.Processes == 0 && e.config.Limits.Mem == 0 {
-		return false
-	}
-	for i := range e.functions {
-		g := int32(i)
-		if g == f || e.queues.queues[g].len == 0 || e.functions[g].Tenant != e.functions[f].Tenant {
-			continue
-		}
-		if _, spare := e.pool.Spare(g); !spare && e.pool.WaitsForTenant(g) {
-			return true
-		}
-	}
-	return false
 }
 
 // rejectUnrunnable rejects waiting invocations that cannot run, because they fit no GPU or their

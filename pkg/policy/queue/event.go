@@ -19,6 +19,10 @@ type Arrived struct {
 	// Deadline is the time until which the invocation may wait, not counting the time during
 	// which instances of its function start. 0 means no limit.
 	Deadline time.Duration
+	// Bound reports that the invocation is to run on Instance, as long as that lives (see bindings). Bound
+	// invocations never start an instance before.
+	Bound    bool
+	Instance residency.ID
 }
 
 // Cancelled removes an invocation because its caller disconnected. If the invocation was
@@ -41,6 +45,15 @@ type Execution struct {
 	Instance residency.ID
 	ID       int64
 	Executed time.Duration // from the dispatch to the end, without the start if there was one
+}
+
+// Sized reports that an invocation, which was dispatched, is expected to execute Times as long as usual
+// invocations of its function do, for example because it is a request with many inferences.
+type Sized struct {
+	Function int32
+	Instance residency.ID
+	ID       int64
+	Times    float64 // above 0
 }
 
 // Completed reports that an invocation was executed.
@@ -72,12 +85,15 @@ type FunctionSet struct {
 // or are rejected. Its number may be reused after the action Forget.
 type FunctionRemoved struct{ Function int32 }
 
-// Learned updates a function's Warm, Cold, Load and MeasuredMem from Spec. If Class is not 0, it only
-// sets Warm, Cold and Load for GPUs of that class, until FunctionSet has Renew set.
+// Learned updates a function's Warm, Cold, Load, BatchSlope and MeasuredMem from Spec. If Class is not 0, it only
+// sets Warm, Cold and Load for GPUs of that class, until FunctionSet has Renew set. If Only is not 0, it
+// does so for the GPU with the number Only - 1, for which its class no longer counts; with durations of 0 in
+// Spec, it counts again.
 type Learned struct {
 	Function int32
 	Spec     Function
 	Class    int32
+	Only     int32
 }
 
 // GPUSet adds or changes a GPU.
@@ -182,6 +198,7 @@ type Measured struct {
 func (*Arrived) event()         {}
 func (*Cancelled) event()       {}
 func (*Started) event()         {}
+func (*Sized) event()           {}
 func (*Completed) event()       {}
 func (*Failed) event()          {}
 func (*Woke) event()            {}

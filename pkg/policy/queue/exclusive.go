@@ -144,6 +144,11 @@ func (x *exclusive) next(_ time.Duration, c *choice) bool {
 	return false
 }
 
+func (x *exclusive) expects(_ time.Duration, r *run, _ time.Duration) {
+	g := &x.gpus[r.gpu]
+	g.expectedEnd = max(g.expectedEnd, r.expectedEnd)
+}
+
 func (x *exclusive) dispatched(_ time.Duration, f int32, r *run) {
 	g := &x.gpus[r.gpu]
 	g.inFlight++

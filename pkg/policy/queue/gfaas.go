@@ -177,7 +177,16 @@ func (o *gfaas) index(f int32) key {
 	if warm > 0 { // about the number that can be dispatched within T
 		together = min(together, 1+float64(o.engine.config.T)*c.Weight/warm)
 	}
-	_, size := math.Frexp((float64(o.engine.pool.Expected(f)) - warm + together*warm) / together / c.Weight)
+	executes := together * warm
+	if o.engine.batches(f) {
+		each := float64(c.Inflight)
+		full := math.Floor(together / each)
+		executes = full * warm * stretch(c.BatchSlope, each)
+		if rest := together - full*each; rest > 0 {
+			executes += warm * stretch(c.BatchSlope, rest)
+		}
+	}
+	_, size := math.Frexp((float64(o.engine.pool.Expected(f)) - warm + executes) / together / c.Weight)
 	return key{a: int64(size), b: o.flows[f].vt, c: q.oldest}
 }
 
@@ -282,7 +291,7 @@ func (o *gfaas) advanced(now time.Duration) {
 	o.removeOverdue(now)
 }
 
-func (o *gfaas) wake() time.Duration { return min(o.bookings.wake(), o.mqfq.wake()) }
+func (o *gfaas) wake() time.Duration { return min(o.bookings.wake(o.engine.now), o.mqfq.wake()) }
 
 // moved updates a function after a change of its instances.
 func (o *gfaas) moved(f, _ int32) {
@@ -364,6 +373,8 @@ func (o *gfaas) dispatched(now time.Duration, f int32, r *run) {
 	o.mqfq.dispatched(now, f, r)
 	o.limit(f, o.queues.queues[f].len)
 }
+
+func (o *gfaas) expects(_ time.Duration, r *run, _ time.Duration) { o.setEnd(r) }
 
 // finished removes an invocation.
 func (o *gfaas) finished(now time.Duration, f int32, r *run, executed time.Duration) {

@@ -118,15 +118,14 @@ func (p *gpuQueues) push(g int32, it request, duration time.Duration) {
 	p.updateIndexes(g)
 }
 
-// remove removes the invocation at index i, with the given duration, from a GPU's local queue.
-func (p *gpuQueues) remove(g int32, i int, duration time.Duration) {
+// remove removes the invocation at index i from a GPU's local queue. The caller corrects the backlog.
+func (p *gpuQueues) remove(g int32, i int) {
 	w := &p.gpus[g]
 	if i == 0 {
 		w.local = w.local[1:]
 	} else {
 		w.local = slices.Delete(w.local, i, i+1)
 	}
-	w.backlog -= duration
 	p.updateIndexes(g)
 }
 

@@ -2,20 +2,28 @@ package queue
 
 import "slices"
 
-// idleGPUs holds the idle GPUs of lalb, by gpuQueue.key (R19). Within a step, GPUs for which there
-// is no invocation are set aside.
+// idleGPUs holds the idle GPUs of lalb, ordered by gpuQueue.key (R19). If lalb finds no invocation
+// for a GPU, it sets the GPU aside: it does not consider the GPU again until lalb.advanced calls
+// restoreAside, after new events or at a later time. There are two ways to set GPUs aside:
+//
+//   - setAside moves one GPU from heap to aside.
+//   - setAsideBefore sets aside all GPUs with lower keys than a given one, without visiting them. It
+//     only raises asideUpTo. The GPUs stay in heap until first is called, which moves them.
 type idleGPUs struct {
 	*gpuQueues
-	heap       heap
-	aside      []int32
-	asideUpTo  key     // idle GPUs up to this key count as aside,
-	idledSince []int32 // except for these, which became idle since
-	failed     []item  // scratch of the last search in heap
+	heap      heap    // idle GPUs, except for those that were moved to aside
+	aside     []int32 // GPUs that were moved from heap; some of them may be busy by now
+	asideUpTo key     // GPUs in heap with keys up to this one are set aside, too, except for those in idledSince
+	// idledSince holds the GPUs that became idle after setAsideBefore was called, with keys up to
+	// asideUpTo. They may have work, and are not set aside.
+	idledSince []int32
+	failed     []item // buffer for the search in find
 }
 
-// firstKey precedes the keys of all GPUs.
+// firstKey is lower than the keys of all GPUs. As asideUpTo, it sets no GPU aside.
 var firstKey = key{a: -1}
 
+// add adds a GPU that is idle and open. The GPU is not set aside.
 func (s *idleGPUs) add(g int32) {
 	k := s.gpus[g].key(g)
 	if !s.asideUpTo.less(&k) {
@@ -24,7 +32,7 @@ func (s *idleGPUs) add(g int32) {
 	s.heap.set(g, k)
 }
 
-// addIdle adds those of the GPUs that are idle and open.
+// addIdle calls add for those of the GPUs that are idle and open. A GPU that is closed takes no work.
 func (s *idleGPUs) addIdle(gpus ...int32) {
 	for _, g := range gpus {
 		if w := &s.gpus[g]; w.open && !w.busy {
@@ -33,26 +41,29 @@ func (s *idleGPUs) addIdle(gpus ...int32) {
 	}
 }
 
-// setAside sets a GPU aside.
+// setAside sets one GPU aside.
 func (s *idleGPUs) setAside(g int32) {
 	s.heap.remove(g)
 	s.aside = append(s.aside, g)
 }
 
-// setAsideBefore sets the GPUs that precede a key aside, at the next call of first.
+// setAsideBefore sets aside all idle GPUs with keys lower than k.
 func (s *idleGPUs) setAsideBefore(k key) {
-	if k.c--; s.asideUpTo.less(&k) {
+	k.c-- // c is the number of the GPU: this is the highest key below k
+	if s.asideUpTo.less(&k) {
 		s.asideUpTo = k
 	}
 }
 
-// isAside reports whether an idle GPU counts as aside.
+// isAside reports whether a GPU in heap is set aside.
 func (s *idleGPUs) isAside(g int32) bool {
 	k := s.gpus[g].key(g)
 	return !s.asideUpTo.less(&k) && !slices.Contains(s.idledSince, g)
 }
 
-// first returns the first GPU that is not aside, or none, and the number of GPUs examined.
+// first returns the idle GPU with the lowest key that is not set aside, or none if there is no such
+// GPU. Before that, it moves the GPUs up to asideUpTo from heap to aside; visits is the number of GPUs
+// that it examines for this.
 func (s *idleGPUs) first() (gpu int32, visits int64) {
 	if s.asideUpTo != firstKey {
 		for s.heap.len() > 0 && !s.asideUpTo.less(&s.heap.items[0].key) {
@@ -63,7 +74,7 @@ func (s *idleGPUs) first() (gpu int32, visits int64) {
 				s.aside = append(s.aside, g)
 			}
 		}
-		s.asideUpTo = firstKey
+		s.asideUpTo = firstKey // add does not append to idledSince from now on
 		s.addIdle(s.idledSince...)
 		s.idledSince = s.idledSince[:0]
 	}
@@ -73,7 +84,8 @@ func (s *idleGPUs) first() (gpu int32, visits int64) {
 	return s.heap.min().function, visits
 }
 
-// find returns the first GPU that is not aside and that passes, or none.
+// find returns the idle GPU with the lowest key that is not set aside and for which passes returns
+// true, or none if there is no such GPU.
 func (s *idleGPUs) find(passes func(g int32) bool) int32 {
 	least, found, failed := s.heap.first(func(g int32) bool { return !s.isAside(g) && passes(g) }, s.failed[:0])
 	if s.failed = failed; !found {
@@ -82,14 +94,14 @@ func (s *idleGPUs) find(passes func(g int32) bool) int32 {
 	return least.function
 }
 
-// restoreAside makes the GPUs that were set aside eligible again.
+// restoreAside ends the exclusion of all GPUs that were set aside.
 func (s *idleGPUs) restoreAside() {
 	s.asideUpTo, s.idledSince = firstKey, s.idledSince[:0]
 	s.addIdle(s.aside...)
 	s.aside = s.aside[:0]
 }
 
-// remove removes a GPU that is closed.
+// remove removes a GPU that was closed.
 func (s *idleGPUs) remove(g int32) {
 	s.heap.remove(g)
 	s.aside = without(s.aside, g)

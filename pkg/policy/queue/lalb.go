@@ -167,7 +167,7 @@ func (p *lalb) serve(now time.Duration, g int32, c *choice) bool {
 	w := &p.gpus[g]
 	for len(w.local) > 0 {
 		it := w.local[0]
-		p.remove(g, 0, p.engine.warmOn(it.function, g))
+		p.leaveLocal(g, 0)
 		if p.canRun(g, it.function) {
 			return p.run(c, g, &it, firstInGPUQueue)
 		}
@@ -184,7 +184,7 @@ func (p *lalb) serve(now time.Duration, g int32, c *choice) bool {
 		}
 		return false
 	}
-	for p.visited != g && r.head != none && r.marks >= p.limit {
+	for p.visited != g && r.head != none && (r.marks >= p.limit || p.isAged(now, g)) {
 		if it := &r.nodes[r.head]; p.copies.cached.has(it.model, g) && p.canRun(g, it.function) {
 			return p.run(c, g, p.global.pop(r.head), modelCached)
 		}
@@ -206,6 +206,21 @@ func (p *lalb) serve(now time.Duration, g int32, c *choice) bool {
 		}
 	}
 	return false
+}
+
+// isAged reports whether the oldest invocation, which no running instance serves, has waited for the batch
+// window of the function that would be preferred to it on the GPU. It then counts as passed over
+// often enough.
+func (p *lalb) isAged(now time.Duration, g int32) bool {
+	if !p.engine.anyBatches {
+		return false
+	}
+	hit, head := p.firstHit(g), &p.global.nodes[p.global.head]
+	if hit == none || hit == p.global.head {
+		return false
+	}
+	f := p.global.nodes[hit].function
+	return p.engine.batches(f) && now-max(head.at, p.engine.ranUntil[head.function]) >= p.engine.functions[f].BatchWindow && !p.engine.pool.Running(head.function)
 }
 
 // canRun reports whether a GPU could run an invocation of the function at once.
@@ -283,9 +298,9 @@ func (p *lalb) balance(now time.Duration, g int32, c *choice) bool {
 	case idle != none:
 		return p.run(c, idle, it, modelCachedIdle)
 	case busy != none:
-		wait, warm := p.gpus[busy].free()-now, p.engine.warmOn(it.function, busy)
-		if wait+warm < p.afterLoad(it.function, p.fastestFor(g, it.function)) {
-			p.gpuQueues.push(busy, *it, warm)
+		wait, batch := p.gpus[busy].free()-now, p.engine.nextBatchOn(it.function, busy)
+		if wait+batch < p.afterLoad(it.function, p.fastestFor(g, it.function)) {
+			p.joinLocal(busy, *it)
 			c.anywhere(it.function, modelCachedBusy, float64(wait)/1e6)
 			c.assigned, c.at, c.member = true, residency.Place{GPU: busy}, it.member
 			return true
@@ -323,13 +338,14 @@ func (p *lalb) fastestIdle(g, f int32) int32 {
 	return best
 }
 
-// afterLoad returns the duration of an invocation on a GPU that first loads its model.
+// afterLoad returns the duration of the next batch of a function, or of one invocation if it forms none, on
+// a GPU that first loads its model.
 func (p *lalb) afterLoad(f, g int32) time.Duration {
+	batch := p.engine.nextBatchOn(f, g)
 	if !p.engine.classes {
-		spec := &p.engine.functions[f]
-		return spec.Load + spec.Warm
+		return p.engine.functions[f].Load + batch
 	}
-	return p.engine.pool.DurationOn(f, g, residency.HostWarm)
+	return p.engine.pool.DurationOn(f, g, residency.HostWarm) - p.engine.warmOn(f, g) + batch
 }
 
 // run chooses an invocation for an idle GPU. It returns true.
@@ -346,7 +362,20 @@ func (p *lalb) run(c *choice, g int32, it *request, code reason.Code) bool {
 	return true
 }
 
+func (p *lalb) expects(_ time.Duration, r *run, end time.Duration) {
+	if w := &p.gpus[r.gpu]; w.busy && w.expectedEnd != end {
+		p.setExpected(r.gpu, w.started, end)
+		p.copies.updateBusyKeys(r.gpu)
+	}
+}
+
 func (p *lalb) dispatched(now time.Duration, f int32, r *run) {
+	if r.joined {
+		w := &p.gpus[r.gpu]
+		p.setExpected(r.gpu, w.started, max(w.expectedEnd, r.expectedEnd))
+		p.copies.updateBusyKeys(r.gpu)
+		return
+	}
 	p.idle.heap.remove(r.gpu)
 	p.start(r.gpu, p.models.of[f], r.instance, now, r.expectedEnd)
 	p.updateCopy(r.gpu, p.models.of[f])

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"time"
 
@@ -42,7 +43,7 @@ func (q *lalbQueue) pop(f int32) member {
 		q.addWaiting(f, -1)
 		return q.chosen.member
 	}
-	m := q.list(f)[0]
+	m := q.oldest(f)
 	q.drop(f, m.id)
 	return m
 }
@@ -51,7 +52,7 @@ func (q *lalbQueue) drop(f int32, id int64) bool {
 	if n := q.global.find(q.models.of[f], id); n != none {
 		q.global.pop(n)
 	} else if g, i := q.find(id); g != none {
-		q.remove(g, i, q.engine.warmOn(f, g))
+		q.leaveLocal(g, i)
 		q.copies.updateBusyKeys(g)
 	} else if i := slices.IndexFunc(q.unplaceable, func(it request) bool { return it.id == id }); i >= 0 {
 		q.unplaceable = slices.Delete(q.unplaceable, i, i+1)
@@ -83,6 +84,54 @@ func (q *lalbQueue) list(f int32) (members []member) {
 	return members
 }
 
+// oldest returns the oldest invocation of a function.
+func (q *lalbQueue) oldest(f int32) member {
+	first := member{id: math.MaxInt64}
+	consider := func(it *request) bool {
+		if it.function == f && it.id < first.id {
+			first = it.member
+		}
+		return it.function == f
+	}
+	for n := q.global.models[q.models.of[f]].head; n != none && !consider(&q.global.nodes[n]); n = q.global.nodes[n].nextOfModel {
+	}
+	for _, g := range q.queued {
+		for i := range q.gpus[g].local {
+			consider(&q.gpus[g].local[i])
+		}
+	}
+	for i := range q.unplaceable {
+		consider(&q.unplaceable[i])
+	}
+	return first
+}
+
+// joinLocal appends an invocation to the local queue of a GPU.
+func (q *lalbQueue) joinLocal(g int32, it request) {
+	q.gpuQueues.push(g, it, q.adds(g, it.function, q.gpus[g].local))
+}
+
+// leaveLocal removes the invocation at index i from the local queue of a GPU.
+func (q *lalbQueue) leaveLocal(g int32, i int) {
+	f := q.gpus[g].local[i].function
+	q.gpuQueues.remove(g, i)
+	q.gpus[g].backlog -= q.adds(g, f, q.gpus[g].local)
+}
+
+// adds returns the expected execution time that one more invocation of a function adds to those in the
+// local queue of a GPU. Invocations of one function execute in batches.
+func (q *lalbQueue) adds(g, f int32, local []request) time.Duration {
+	n := 0
+	if q.engine.batches(f) {
+		for i := range local {
+			if local[i].function == f {
+				n++
+			}
+		}
+	}
+	return q.engine.backlogOn(f, g, n+1) - q.engine.backlogOn(f, g, n)
+}
+
 // release moves the local queue of a GPU back to the global queue.
 func (q *lalbQueue) release(g int32) {
 	for _, it := range q.clear(g) {
@@ -97,7 +146,7 @@ func (q *lalbQueue) updateBacklogs() {
 		w := &q.gpus[g]
 		w.backlog = 0
 		for i := range w.local {
-			w.backlog += q.engine.warmOn(w.local[i].function, g)
+			w.backlog += q.adds(g, w.local[i].function, w.local[:i])
 		}
 		q.copies.updateBusyKeys(g)
 	}
@@ -132,6 +181,11 @@ func (q *lalbQueue) foremost(g int32) int32 {
 	}
 	return oldest
 }
+
+func (q *lalbQueue) since(f int32) time.Duration { return q.oldest(f).at }
+
+func (q *lalbQueue) prefers() bool          { return false }
+func (q *lalbQueue) isThrottled(int32) bool { return false }
 
 func (q *lalbQueue) reason(f int32) reason.Reason {
 	for _, g := range q.queued {

@@ -80,11 +80,15 @@ func (l *limits) Step(now time.Duration, events []Event, actions []Action) []Act
 			}
 			continue
 		case *Completed:
-			l.release(ev.ID, ev.Executed)
+			actions = l.engine.apply(events[i:], actions)
+			l.release(ev.ID, l.engine.charged)
+			continue
 		case *Failed:
+			actions = l.engine.apply(events[i:], actions)
 			if !ev.Requeue {
-				l.release(ev.ID, ev.Executed)
+				l.release(ev.ID, l.engine.charged)
 			}
+			continue
 		case *FunctionSet:
 			l.moveWaiting(ev.Function, ev.Spec.Tenant)
 		}

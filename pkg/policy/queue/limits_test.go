@@ -82,6 +82,29 @@ func TestCancelledAgain(t *testing.T) {
 	}
 }
 
+// TestStartsOnRemovedGPU checks that starts which fail on a removed GPU, like those on a node that has failed, do not count
+// as failed starts of the function.
+func TestStartsOnRemovedGPU(t *testing.T) {
+	for _, policy := range queue.Names() {
+		t.Run(policy, func(t *testing.T) {
+			step := limited(t, policy, 9, 9)
+			id := int64(0)
+			fail := func(run queue.Action) []queue.Action {
+				return step(&queue.Failed{Execution: queue.Execution{Function: 0, Instance: run.Instance, ID: run.ID}, Starting: true, Requeue: true})
+			}
+			runs := step(arrives(0, id))
+			for range 5 {
+				if len(runs) != 1 || runs[0].Kind != queue.Run {
+					t.Fatalf("got %+v, want one start", runs)
+				}
+				gpu := runs[0].GPU
+				step(&queue.GPURemoved{GPU: gpu})
+				runs = append(fail(runs[0]), step(&queue.GPUSet{GPU: gpu, Slots: 1})...)
+			}
+		})
+	}
+}
+
 // TestTenantChanges checks that invocations waiting for admission move in order to the new tenant
 // of their function, and that the old tenant gets its slot back.
 func TestTenantChanges(t *testing.T) {

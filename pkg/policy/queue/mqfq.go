@@ -268,7 +268,9 @@ func (o *mqfq) dispatched(_ time.Duration, f int32, r *run) {
 	w := &o.flows[f]
 	o.unitFixed = true
 	o.lastVT = w.vt
-	r.charge = w.charge
+	if r.charge = w.charge; r.joined && o.fixedCharge == 0 {
+		r.charge = o.cost(f, r.adds)
+	}
 	w.vt += r.charge
 	w.inFlightCharge += r.charge
 	switch {
@@ -322,6 +324,9 @@ func (o *mqfq) noteIdle(f int32) {
 }
 
 func (o *mqfq) wake() time.Duration { return o.follower.wake() }
+
+// prefers implements order: a function may go first until it is T ahead.
+func (o *mqfq) prefers() bool { return true }
 
 func (o *mqfq) reason(f int32) reason.Reason {
 	if o.throttled.has(f) {

@@ -14,10 +14,13 @@ type view struct {
 	now       time.Duration
 	functions []Function
 	classes   bool // durations may depend on the GPU
-	queues    *waiting
-	slots     []int     // by GPU: concurrent invocations; 0 if the GPU is closed
-	pool      instances // nil until the order has adapted the pool's configuration
-	evict     evictor   // used by orders that give whole GPUs to functions
+	// anyBatches reports whether the instances of some function run batches.
+	anyBatches bool
+	ranUntil   []time.Duration // by function: the end of its last invocation
+	queues     *waiting
+	slots      []int     // by GPU: concurrent invocations; 0 if the GPU is closed
+	pool       instances // nil until the order has adapted the pool's configuration
+	evict      evictor   // used by orders that give whole GPUs to functions
 }
 
 // warmOn returns the expected duration of a gpu-warm invocation on a GPU.
@@ -55,7 +58,11 @@ type instances interface {
 	Room(gpu, function int32) bool
 	Serves(function, gpu int32) bool
 	Obsolete(instance int32) bool
+	Running(function int32) bool
 }
+
+// batches reports whether the instances of a function run batches.
+func (v *view) batches(f int32) bool { return v.functions[f].Batches && v.functions[f].Inflight > 1 }
 
 // evictor lists the methods of residency.Pool with which exclusive removes instances.
 type evictor interface {
@@ -103,6 +110,9 @@ type order interface {
 	reserves() bool
 	// next fills in the choice. It returns false if every function should wait.
 	next(now time.Duration, c *choice) bool
+	// expects reports that the expected end of a dispatched invocation has changed. end is that of all
+	// invocations on its instance.
+	expects(now time.Duration, r *run, end time.Duration)
 	// dispatched reports that the engine dispatched the invocation that pop returned.
 	dispatched(now time.Duration, function int32, r *run)
 	// finished reports that the invocation completed, failed or was requeued. executed is the time
@@ -118,6 +128,14 @@ type order interface {
 	relocations() (out, back []int32)
 	// wake returns the time at which to decide again even without an event.
 	wake() time.Duration
+	// since returns the arrival time of the oldest waiting invocation of a function.
+	since(function int32) time.Duration
+	// prefers reports whether next may prefer functions for other reasons than the times of arrival or
+	// of execution. The engine then sets a function whose instances run batches aside, if another one has waited
+	// longer, and for the batch window.
+	prefers() bool
+	// isThrottled reports whether next must not choose the function now, although its invocations wait.
+	isThrottled(function int32) bool
 	// reason explains why a function with waiting invocations is not dispatched. It returns the zero
 	// Reason if the only reason is that others go first.
 	reason(function int32) reason.Reason
@@ -161,12 +179,16 @@ func (o ordinary) pop(f int32) member                               { return o.q
 func (o ordinary) drop(f int32, id int64) bool                      { return o.queues.drop(f, id) }
 func (o ordinary) requeue(f int32, m member)                        { o.queues.requeue(f, m) }
 func (o ordinary) list(f int32) []member                            { return o.queues.list(f) }
+func (o ordinary) since(f int32) time.Duration                      { return o.queues.since(f) }
+func (ordinary) prefers() bool                                      { return false }
+func (ordinary) isThrottled(int32) bool                             { return false }
 func (ordinary) shape(*residency.Config)                            {}
 func (ordinary) changed(int32)                                      {}
 func (ordinary) forget(int32)                                       {}
 func (ordinary) gpuRemoved(int32)                                   {}
 func (ordinary) advanced(time.Duration)                             {}
 func (ordinary) reserves() bool                                     { return false }
+func (ordinary) expects(time.Duration, *run, time.Duration)         {}
 func (ordinary) freed(int32, int32)                                 {}
 func (ordinary) moved(int32, int32)                                 {}
 func (ordinary) relocations() (out, back []int32)                   { return nil, nil }

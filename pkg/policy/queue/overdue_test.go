@@ -70,6 +70,56 @@ func TestOverdue(t *testing.T) {
 	}
 }
 
+// TestWaitsForLateWork sends an invocation to a function whose instance is full of streams that began one after another
+// and do not end. The invocation must start the second instance after about the time that this start takes, or twice
+// the usual duration if that is longer.
+func TestWaitsForLateWork(t *testing.T) {
+	const full = 50
+	for _, cold := range []time.Duration{110 * time.Millisecond, time.Second, 3 * time.Second} {
+		for _, apart := range []time.Duration{0, 10 * time.Millisecond, 70 * time.Millisecond} {
+			p, err := queue.New(queue.Config{Policy: "gfaas", Pool: residency.Unlimited, Options: queue.Defaults()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			spec := queue.Function{Name: "f", Warm: 100 * time.Millisecond, Cold: cold, Weight: 1, Inflight: full, Max: 2, Batches: true, BatchWindow: time.Second}
+			actions := p.Step(0, []queue.Event{&queue.GPUSet{Slots: 8, Mem: 100}, &queue.FunctionSet{Spec: spec}}, nil)
+			var now time.Duration
+			wake := queue.Never
+			ran := func(id int64) bool { // after the last step
+				found := false
+				for _, a := range actions {
+					switch {
+					case a.Kind == queue.Wake:
+						wake = a.At
+					case a.Kind == queue.Run && a.ID == id:
+						found = true
+						if a.Start == residency.Cold {
+							actions = p.Step(now, []queue.Event{&queue.Started{Instance: a.Instance}}, nil)
+						}
+					}
+				}
+				return found
+			}
+			for id := range int64(full) {
+				now += apart
+				actions = p.Step(now, []queue.Event{&queue.Arrived{ID: id, At: now}}, nil)
+				if !ran(id) {
+					t.Fatalf("stream %d does not run", id)
+				}
+			}
+			arrived := now
+			actions = p.Step(now, []queue.Event{&queue.Arrived{ID: full, At: now}}, nil)
+			for !ran(full) && wake < time.Minute {
+				now, wake = wake, queue.Never
+				actions = p.Step(now, []queue.Event{&queue.Woke{}}, nil)
+			}
+			if waited, most := now-arrived, 2*max(cold, spec.Warm)+time.Millisecond; waited > most {
+				t.Errorf("start of %v, streams %v apart: the next one waited for %v, want at most %v", cold, apart, waited, most)
+			}
+		}
+	}
+}
+
 // TestBacklog lets calls wait for a busy GPU and complete faster than expected. Afterwards, the
 // GPU's expected work must be the running call only.
 func TestBacklog(t *testing.T) {

@@ -11,7 +11,7 @@
 //   - The engine keeps the functions, the queues and the invocations in flight. A residency.Pool
 //     keeps the instances. Each policy adds an order, which chooses the next function.
 //
-// Comments refer to the rules R1 to R27 of docs/simulation.md. Config and Kind list the policies
+// Comments refer to the rules R1 to R32 of docs/simulation.md. Config and Kind list the policies
 // and their parameters with the papers' names.
 package queue
 
@@ -102,6 +102,15 @@ type Function struct {
 	Placed             bool
 
 	BatchesItself bool // a planned instance runs Adopted.Batch invocations at once, if that is above 1
+
+	// Batches, with Inflight above 1, makes the instances run batches (see batching). Without it,
+	// invocations join a running instance only while no other invocation needs a slot, as in records of
+	// earlier releases.
+	Batches     bool
+	BatchWindow time.Duration // how long invocations join a batch although others wait for another instance
+	// BatchSlope is how much longer the invocations of a batch take for each further one that executes: with
+	// n of them, each takes 1 + BatchSlope × (n - 1) times as long as alone (R33).
+	BatchSlope float64
 
 	Name string // for Snapshot
 }

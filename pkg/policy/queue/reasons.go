@@ -68,6 +68,7 @@ const (
 	modelNotCached   reason.Code = "model-not-cached"
 	loadIsFaster     reason.Code = "load-is-faster"
 	joinsInstance    reason.Code = "joins-instance"
+	needsNoSlot      reason.Code = "needs-no-slot"
 	plannedFirst     reason.Code = "planned-instance"
 	nextInBatch      reason.Code = "next-in-batch"
 )
@@ -97,12 +98,14 @@ const (
 	waitingForRoom     reason.Code = "waiting-for-room"
 	waitingForBatch    reason.Code = "waiting-for-batch"
 	waitingForPlanned  reason.Code = "waiting-for-planned-instance"
+	waitingForBound    reason.Code = "waiting-for-bound-instance"
 	waitingForPlace    reason.Code = "waiting-for-placement"
 	throttled          reason.Code = "throttled"
 	noGPU              reason.Code = "no-gpu"
 	startsPaused       reason.Code = "starts-paused"
 	instanceStarting   reason.Code = "instance-starting"
 	instanceLimit      reason.Code = "instance-limit"
+	batchClosed        reason.Code = "batch-closed"
 	gpusBusy           reason.Code = "gpus-busy"
 	noGPUWithRoom      reason.Code = "no-gpu-with-room"
 	othersFirst        reason.Code = "others-first"
@@ -132,6 +135,7 @@ var Reasons = reason.Table{
 	reason.Doc(modelCachedBusy, "the invocation waits for a busy GPU that has the model; this GPU is expected to be free before another GPU could load the model", "wait_ms", "expected wait"),
 	reason.Doc(modelNotCached, "no GPU has the model"),
 	reason.Doc(loadIsFaster, "loading the model takes less time than waiting for a GPU that has it"),
+	reason.Doc(needsNoSlot, "the function's instance needs no slot: its memory is on the GPU, or fits there in addition to that of all others"),
 	reason.Doc(joinsInstance, "a running instance of the function can take one more invocation"),
 	reason.Doc(plannedFirst, "an instance of a plan is expected to answer first"),
 	reason.Doc(nextInBatch, "the invocation is the next of the batch that the instance runs"),
@@ -161,6 +165,8 @@ var Reasons = reason.Table{
 	reason.Doc(waitingForPromised, "waits for a busy GPU that is promised to the function: when the GPU is idle, the function becomes its owner"),
 	reason.Doc(waitingForRoom, "waits until memory on the GPU has been freed"),
 	reason.Doc(waitingForBatch, "waits for the earlier invocations of its batch"),
+	reason.Doc(batchClosed, "waits for the end of the batch that the function's instance runs: an invocation has waited for another instance for longer than `batch_window`"),
+	reason.Doc(waitingForBound, "waits until the instance to which it is bound (`affinity` in function.yaml) can take one more invocation"),
 	reason.Doc(waitingForPlanned, "waits for an instance of a plan, which is expected to be free before another instance is started"),
 	reason.Doc(throttled, "the function's virtual time is ahead of Global_VT by more than T", "lead_ms", "its virtual time minus Global_VT", "limit_ms", "largest permitted lead"),
 	reason.Doc(noGPU, "there is no GPU"),

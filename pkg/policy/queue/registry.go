@@ -33,6 +33,7 @@ func (r *registry) growFunctions(f int32, events []Event) {
 	r.functions = grown(r.functions, n)
 	r.starts.failures, r.timeouts.starts = grown(r.starts.failures, n), grown(r.timeouts.starts, n)
 	r.queues.grow(n)
+	r.ranUntil = grown(r.ranUntil, n)
 	r.pool.Grow(n)
 	r.growOrder()
 }
@@ -41,12 +42,13 @@ func (r *registry) growOrder() { r.order.grow(len(r.functions), len(r.slots), r.
 
 // setFunction adds or changes a function.
 func (r *registry) setFunction(f int32, spec Function, actions []Action) []Action {
-	if r.batches != nil {
+	if r.sequences != nil {
 		spec.Inflight = 1 // a batch runs one invocation after another (R12)
 	}
 	old, q := r.functions[f], &r.queues.queues[f]
 	r.functions[f] = spec
 	q.known, q.limit = true, spec.Queue
+	r.anyBatches = r.anyBatches || r.batches(f)
 	r.retired = without(r.retired, f)
 	r.pool.SetFunction(f, spec.resident())
 	r.updateLists(f, spec.Min > 0, spec.Inflight > 1)

@@ -109,9 +109,13 @@ func (o *sjf) next(_ time.Duration, c *choice) bool {
 	return c.anywhere(f, shortestDuration, float64(o.engine.functions[f].Warm)/1e6)
 }
 
-func (o *sjf) dispatched(_ time.Duration, f int32, _ *run) {
-	o.totalShare += 1 / float64(o.byDuration.len())
-	o.deficit[f]--
+func (o *sjf) prefers() bool { return true }
+
+func (o *sjf) dispatched(_ time.Duration, f int32, r *run) {
+	if !r.joined {
+		o.totalShare += 1 / float64(o.byDuration.len())
+		o.deficit[f]--
+	}
 	if o.queues.queues[f].len > 0 {
 		o.resized(f)
 	} else {

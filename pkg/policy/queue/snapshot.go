@@ -53,7 +53,13 @@ func (e *engine) Snapshot() Snapshot {
 // waitReason explains why no waiting invocation of a function is dispatched.
 func (e *engine) waitReason(f int32) reason.Reason {
 	failures := e.starts.failures[f]
+	e.batching.examined = false
+	closed := e.batchReason(f)
 	switch r := e.order.reason(f); {
+	case e.queues.queues[f].len == 0 && len(e.bound.outside(f)) > 0:
+		return reason.New(waitingForBound)
+	case !closed.IsZero():
+		return closed
 	case !r.IsZero():
 		return r
 	case e.queues.queues[f].len == 0 && e.held.len() > 0:

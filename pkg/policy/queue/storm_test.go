@@ -27,6 +27,8 @@ type driver struct {
 	gpus          map[int32]*queue.GPUSet
 	occupied      map[int32]int64 // memory of instances that span the GPU
 	functions     map[int32]*queue.Function
+	tenants       map[int32]int32 // of the functions that the policy knows
+	moved         bool            // a function has changed its tenant in this step
 	calls         map[int64]*call
 	instances     map[residency.ID]*instance
 	dead          map[residency.ID]bool // dead instances, perhaps not reported to the policy yet
@@ -48,6 +50,8 @@ type call struct {
 	instance residency.ID
 	deadline time.Duration // 0 means none
 	starting time.Duration // starts.total of its function when the deadline was set
+	bound    residency.ID  // the instance that it is bound to until it runs, or residency.None
+	wasBound bool          // it was bound at its arrival
 }
 
 // starts tracks the starts of a function's instances.
@@ -108,6 +112,7 @@ type instance struct {
 	pinned            bool  // owned by another process: it must not be stopped or moved
 	starting          bool  // the policy expects the end of its start
 	stopping          bool
+	retired           bool
 	version           int // version of its function
 	calls             int
 	slice             float64 // the smallest slice that it was given; 0: only its function's
@@ -138,8 +143,14 @@ func (d *driver) after(t time.Duration, do func() []queue.Event) {
 
 // report reports events to the policy and performs its actions.
 func (d *driver) report(events ...queue.Event) {
+	d.moved = false
 	for i := range events {
 		d.observe(events[i])
+	}
+	for _, c := range d.calls {
+		if c.bound != residency.None && !d.isBound(c) {
+			c.bound = residency.None // for good
+		}
 	}
 	actions := d.policy.Step(d.now, events, nil)
 	d.steps = append(d.steps, step{d.now, slices.Clone(events), slices.Clone(actions)})
@@ -165,6 +176,9 @@ func (d *driver) observe(ev queue.Event) {
 	}
 	switch ev := ev.(type) {
 	case *queue.FunctionSet:
+		tenant, known := d.tenants[ev.Function]
+		d.moved = d.moved || known && tenant != ev.Spec.Tenant
+		d.tenants[ev.Function] = ev.Spec.Tenant
 		s := d.startsOf(ev.Function)
 		if ev.Renew || d.removed[ev.Function] {
 			s.failures, s.pause, s.unsure = 0, 0, false
@@ -195,6 +209,10 @@ func (d *driver) perform(a *queue.Action) {
 		if s.function != a.Function || s.gpu != a.GPU || s.stopping || !s.pinned && s.version < d.startsOf(s.function).version || s.calls >= max(int(d.functions[a.Function].Inflight), 1) {
 			d.t.Fatalf("at %v: got %+v on instance %+v, want a running instance of the function, on this GPU, with a free place and of the current version", d.now, a, s)
 		}
+		if d.isBound(c) && c.bound != a.Instance {
+			d.t.Fatalf("at %v: got %+v for invocation %+v, want it on the instance that it is bound to, %+v", d.now, a, c, d.instances[c.bound])
+		}
+		c.bound = residency.None
 		returns := !s.resident
 		if returns {
 			s.mem = s.promised // it accepts that amount
@@ -278,14 +296,14 @@ const (
 )
 
 // loseInstance ends an instance. A start that failed for lack of memory may or may not count as a
-// failure.
+// failure; one on a removed GPU does not.
 func (d *driver) loseInstance(id residency.ID, short bool) []queue.Event {
 	if s := d.instances[id]; s.starting {
 		s.starting = false
 		d.startsOf(s.function).end(d.now)
 		if short {
 			d.startsOf(s.function).unsure = true
-		} else if !s.pinned {
+		} else if !s.pinned && !d.closed[s.gpu] {
 			d.startsOf(s.function).failed(d.now)
 		}
 	}
@@ -423,18 +441,25 @@ func (d *driver) callIDs() []int64 {
 // check compares the slots and the memory in use with the limits of the GPUs, and looks for calls
 // that wait beyond their deadlines.
 func (d *driver) check() {
-	busy, mem := map[int32]float64{}, maps.Clone(d.occupied)
+	busy, sliced, mem := map[int32]float64{}, map[int32]float64{}, maps.Clone(d.occupied)
 	for _, s := range d.instances {
+		f := d.functions[s.function]
+		mayExceed := f == nil || f.Batches && f.Inflight > 1 && d.slots(s.gpu) > 0 // it may run without a slot
 		mem[s.gpu] += s.gpuMem()
 		if s.calls > 0 && !s.pinned {
 			share := 1.0
-			if f := d.functions[s.function]; f != nil && f.Slice > 0 {
+			if f != nil && f.Slice > 0 {
 				share = f.Slice * float64(d.slots(s.gpu))
 			}
 			if s.slice > 0 { // a slice holds from the next call on
 				share = min(share, s.slice*float64(d.slots(s.gpu)))
 			}
-			busy[s.gpu] += share
+			if f != nil && f.Slice > 0 {
+				sliced[s.gpu] += share
+			}
+			if !mayExceed {
+				busy[s.gpu] += share
+			}
 		}
 	}
 	for g, m := range d.gpus {
@@ -443,6 +468,9 @@ func (d *driver) check() {
 		}
 		if busy[g] > float64(d.slots(g))+0.01 {
 			d.t.Fatalf("at %v: slots in use on GPU %d: got %g, want at most %d", d.now, g, busy[g], d.slots(g))
+		}
+		if sliced[g] > float64(d.slots(g))+0.01 {
+			d.t.Fatalf("at %v: slices in use on GPU %d: got %g slots, want at most %d", d.now, g, sliced[g], d.slots(g))
 		}
 	}
 	if d.config.Limits.Slots == 0 && d.config.Limits.Mem == 0 && d.config.Policy != "batch" {
@@ -459,6 +487,9 @@ func (d *driver) check() {
 // checkTenant checks the limits of a tenant after an action that started an instance, or returned its
 // memory to the GPU.
 func (d *driver) checkTenant(a *queue.Action, started *instance, isNew bool) {
+	if d.moved { // an event before the change may have led to the action
+		return
+	}
 	instances, mem, others := 0, int64(0), int64(0)
 	for id, s := range d.instances {
 		if f := d.functions[s.function]; s.pinned || f == nil || f.Tenant != d.functions[a.Function].Tenant || d.dead[id] {
@@ -479,11 +510,20 @@ func (d *driver) checkTenant(a *queue.Action, started *instance, isNew bool) {
 	}
 }
 
+// isBound reports whether a waiting call must run on the instance that it is bound to: that exists and
+// accepts calls.
+func (d *driver) isBound(c *call) bool {
+	s := d.instances[c.bound]
+	choosesBoth := queue.OneAtATime(d.config.Policy) || d.config.Policy == "exclusive" || d.config.Policy == "batch"
+	return s != nil && !choosesBoth && !d.dead[c.bound] && !s.stopping && !s.retired && (s.pinned || s.version == d.startsOf(s.function).version) &&
+		d.gpus[s.gpu] != nil && !d.closed[s.gpu] && !d.removed[s.function]
+}
+
 // checkPlanned checks that no call waits while a planned instance could run it.
 func (d *driver) checkPlanned() {
 	waiting := map[int32]int64{}
 	for id, c := range d.calls {
-		if c.state == "waits" && d.functions[c.function] != nil {
+		if c.state == "waits" && d.functions[c.function] != nil && !c.wasBound {
 			waiting[c.function] = id
 		}
 	}
@@ -511,10 +551,11 @@ func (d *driver) function(f int32) queue.Event {
 	spec := &queue.Function{Name: string(rune('a' + f)), Warm: warm, Load: d.randomDuration(100 * time.Millisecond), Mem: int64(d.r.IntN(12)),
 		Weight: []float64{1, 2, 0.5, 0.3}[d.r.IntN(4)], Tenant: int32(d.r.IntN(2)), Queue: int32(d.r.IntN(3) * 4),
 		Inflight: int32(d.r.IntN(3)), Min: int32(d.r.IntN(4) / 3), Max: int32(d.r.IntN(3)), Slice: []float64{0, 0, 0.25, 0.6}[d.r.IntN(4)],
-		Idle: time.Duration(d.r.IntN(3)) * time.Second, Placed: d.chance(15)}
+		Idle: time.Duration(d.r.IntN(3)) * time.Second, Placed: d.chance(15), Batches: d.r.IntN(2) == 0, BatchWindow: time.Duration(d.r.IntN(3)) * 200 * time.Millisecond,
+		BatchSlope: float64(d.r.IntN(3)) / 4}
 	spec.Cold = spec.Warm + spec.Load + d.randomDuration(2*time.Second)
 	if old := d.functions[f]; old != nil { // calls in flight were checked with these values
-		spec.Slice, spec.Inflight, spec.Mem = old.Slice, old.Inflight, old.Mem
+		spec.Slice, spec.Inflight, spec.Batches, spec.Mem = old.Slice, old.Inflight, old.Batches, old.Mem
 	}
 	if spec.Max > 0 {
 		spec.Max = max(spec.Max, spec.Min)
@@ -595,9 +636,16 @@ func (d *driver) drawEvent() []queue.Event {
 			}
 			return []queue.Event{&queue.Sliced{Function: s.function, Instance: id, Slice: slice}}
 		}
+	case 33:
+		for _, id := range d.callIDs() {
+			if c := d.calls[id]; c.state == "runs" && d.chance(30) {
+				return []queue.Event{&queue.Sized{Function: c.function, Instance: c.instance, ID: id, Times: 3 * d.r.Float64()}}
+			}
+		}
 	case 31:
 		if ids := d.instanceIDs(); len(ids) > 0 {
 			id := ids[d.r.IntN(len(ids))]
+			d.instances[id].retired = true
 			return []queue.Event{&queue.Retired{Function: d.instances[id].function, Instance: id}}
 		}
 	case 11:
@@ -609,7 +657,13 @@ func (d *driver) drawEvent() []queue.Event {
 		if d.chance(20) {
 			ev.Deadline = d.now + d.randomDuration(2*time.Second)
 		}
-		d.calls[d.ids] = &call{function: f, state: "waits", deadline: ev.Deadline, starting: d.startsOf(f).total(d.now)}
+		d.calls[d.ids] = &call{function: f, state: "waits", deadline: ev.Deadline, starting: d.startsOf(f).total(d.now), bound: residency.None}
+		if ids := d.instanceIDs(); len(ids) > 0 && d.r.IntN(3) == 0 { // perhaps of another function, or stopping
+			ev.Bound, ev.Instance = true, ids[d.r.IntN(len(ids))]
+			if d.instances[ev.Instance].function == f {
+				d.calls[d.ids].bound, d.calls[d.ids].wasBound = ev.Instance, true
+			}
+		}
 		d.ids++
 		return []queue.Event{ev}
 	}
@@ -823,7 +877,7 @@ func TestStorm(t *testing.T) {
 
 func storm(t *rapid.T, policy string) {
 	d := &driver{t: t, r: rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1)), wake: queue.Never, adopted: residency.None,
-		gpus: map[int32]*queue.GPUSet{}, occupied: map[int32]int64{}, functions: map[int32]*queue.Function{}, removed: map[int32]bool{}, closed: map[int32]bool{}, calls: map[int64]*call{}, instances: map[residency.ID]*instance{}, dead: map[residency.ID]bool{},
+		gpus: map[int32]*queue.GPUSet{}, occupied: map[int32]int64{}, functions: map[int32]*queue.Function{}, tenants: map[int32]int32{}, removed: map[int32]bool{}, closed: map[int32]bool{}, calls: map[int64]*call{}, instances: map[residency.ID]*instance{}, dead: map[residency.ID]bool{},
 		starts: map[int32]*starts{}, failingStarts: rapid.SampledFrom([]int{20, 70}).Draw(t, "unlucky"), outOfMemory: rapid.SampledFrom([]int{0, 50}).Draw(t, "short"),
 		config: queue.Config{Policy: policy, Options: queue.Defaults(),
 			Pool: rapid.SampledFrom([]int{residency.Unlimited, 2, 5}).Draw(t, "pool")}}

@@ -14,7 +14,7 @@ import (
 )
 
 // TestTranscripts replays testdata/*.txt. `policy` selects the policy and the GPUs, `function`
-// adds a function with its costs (model=N gives it the model of function N, counted from 1),
+// adds a function with its costs (model=N gives it the model of function N, counted from 1; window=DURATION with inflight=N makes its instances run batches),
 // `class` sets its costs on the GPUs of a class, `change` changes its costs at a time, and `arrive` adds invocations at a time. `play` runs all
 // invocations to their end and prints the policy's actions, indented.
 func TestTranscripts(t *testing.T) {
@@ -65,7 +65,7 @@ func (s *script) line(words []string) (decisions []string, err error) {
 		f, err := s.function(Function{Weight: 1, Cold: -1}, words[2:])
 		s.names, s.functions = append(s.names, words[1]), append(s.functions, f)
 		return nil, err
-	case "class":
+	case "class", "only": // "only" is followed by the number of a GPU
 		class, err := strconv.Atoi(words[1])
 		if err != nil {
 			return nil, err
@@ -73,7 +73,11 @@ func (s *script) line(words []string) (decisions []string, err error) {
 		n := slices.Index(s.names, words[2])
 		f, err := s.function(s.functions[n], words[3:])
 		f.Cold = f.Warm + f.Load
-		s.learned = append(s.learned, &Learned{Function: int32(n), Spec: f, Class: int32(class)})
+		learned := &Learned{Function: int32(n), Spec: f, Class: int32(class)}
+		if words[0] == "only" {
+			learned.Class, learned.Only = 0, int32(class)+1
+		}
+		s.learned = append(s.learned, learned)
 		return nil, err
 	case "change":
 		at, err := time.ParseDuration(words[1])
@@ -94,7 +98,7 @@ func (s *script) line(words []string) (decisions []string, err error) {
 	case "play":
 		return s.play()
 	}
-	return nil, fmt.Errorf("expected policy, function, class, change, arrive or play")
+	return nil, fmt.Errorf("expected policy, function, class, only, change, arrive or play")
 }
 
 // function returns f with the given KEY=VALUE words applied.
@@ -103,7 +107,9 @@ func (s *script) function(f Function, words []string) (Function, error) {
 		"warm": func(v int64) { f.Warm = time.Duration(v) }, "cold": func(v int64) { f.Cold = time.Duration(v) },
 		"load": func(v int64) { f.Load = time.Duration(v) }, "mem": func(v int64) { f.Mem = v },
 		"weight": func(v int64) { f.Weight = float64(v) }, "model": func(v int64) { f.Model = int32(v) },
-		"tenant": func(v int64) { f.Tenant = int32(v) },
+		"tenant": func(v int64) { f.Tenant = int32(v) }, "max": func(v int64) { f.Max = int32(v) },
+		"inflight": func(v int64) { f.Inflight = int32(v) }, "window": func(v int64) { f.Batches, f.BatchWindow = true, time.Duration(v) },
+		"slice": func(v int64) { f.Slice = float64(v) / 100 },
 	})
 	if f.Cold < 0 {
 		f.Cold = f.Warm + f.Load
@@ -179,6 +185,10 @@ func (s *script) play() (decisions []string, err error) {
 				}
 				decisions = append(decisions, fmt.Sprintf("%v %s", now, s.describe(&a)))
 				if a.Kind == Run {
+					if f := &s.functions[a.Function]; f.Batches && a.Start == residency.Cold {
+						s.events = append(s.events, timed{now + a.Expected - f.Warm, a.GPU, starts, &Started{Function: a.Function, Instance: a.Instance, ID: a.ID}})
+						starts++
+					}
 					s.events = append(s.events, timed{now + a.Expected, a.GPU, starts, &Completed{Execution{Function: a.Function,
 						Instance: a.Instance, ID: a.ID, Executed: min(a.Expected, s.warm(a.Function, a.GPU))}}})
 					starts++

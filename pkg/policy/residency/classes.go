@@ -6,8 +6,11 @@ import (
 	"time"
 )
 
-// durationKey selects the durations of a function on GPUs of a class.
+// durationKey selects the durations of a function on GPUs of a class, or on one GPU, see onlyOn.
 type durationKey struct{ function, class int32 }
+
+// onlyOn returns the key of a function's durations on one GPU. Its class is less than those of GPUs.
+func onlyOn(function, gpu int32) durationKey { return durationKey{function, -1 - gpu} }
 
 // SetClass sets the class of a GPU. GPUs of one class, for example of the same product, run a function
 // equally fast.
@@ -25,7 +28,17 @@ func (l *ledger) SetDurations(function, class int32, durations [3]time.Duration)
 	l.byClass[durationKey{function, class}] = durations
 }
 
-// ForgetDurations removes the durations that SetDurations set for a function.
+// SetDurationsOn sets the expected durations of a function's invocations on one GPU, by Start. They take
+// precedence over those of its class. Durations of 0 remove them.
+func (l *ledger) SetDurationsOn(function, gpu int32, durations [3]time.Duration) {
+	if durations == [3]time.Duration{} {
+		delete(l.byClass, onlyOn(function, gpu))
+		return
+	}
+	l.SetDurations(function, onlyOn(function, gpu).class, durations)
+}
+
+// ForgetDurations removes the durations that SetDurations and SetDurationsOn set for a function.
 func (l *ledger) ForgetDurations(function int32) {
 	maps.DeleteFunc(l.byClass, func(k durationKey, _ [3]time.Duration) bool { return k.function == function })
 }
@@ -34,6 +47,9 @@ func (l *ledger) ForgetDurations(function int32) {
 func (l *ledger) DurationOn(function, gpu int32, start Start) time.Duration {
 	if l.byClass == nil {
 		return l.hot[function].duration[start]
+	}
+	if durations, known := l.byClass[onlyOn(function, gpu)]; known {
+		return durations[start]
 	}
 	return l.durationOfClass(function, l.gpus[gpu].hardware, start)
 }

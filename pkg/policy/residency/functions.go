@@ -27,6 +27,7 @@ type tally struct {
 type count struct {
 	tally
 	existing int32 // all instances, including stale ones and those that are stopping or lost
+	running  int32 // instances with invocations, without pinned ones
 	retired  bool
 	barred   bool  // no instance may be started
 	leastMem int64 // least bytes of an instance, because its last start failed with less

@@ -102,6 +102,7 @@ func (l *ledger) record(index int32, before share) {
 		h.add(before.holdings(), -1)
 		h.add(after.holdings(), 1)
 	}
+	l.counts[it.function].running += after.busy - before.busy
 	if after.units != before.units || after.busy != before.busy {
 		l.addLoad(it.gpu, 0, after.busy-before.busy, after.units-before.units)
 	} else if after.usage.running != before.usage.running {
@@ -129,6 +130,7 @@ func (l *ledger) addRun(index, n int32) {
 	if it.inFlight += int16(n); it.pinned {
 		return
 	}
+	l.counts[it.function].running += n
 	l.gpus[it.gpu].mem.running += int64(n) * l.size(index)
 	l.addLoad(it.gpu, 0, n, n*l.capacityOf(index))
 }

@@ -296,6 +296,11 @@ func (m *memory) BumpStarts(function int32) {
 	m.bumpQueued(func(it *instance) bool { return it.function == function && it.unstarted() })
 }
 
+// Bump bumps the invocations of a function that wait for room.
+func (m *memory) Bump(function int32) {
+	m.bumpQueued(func(it *instance) bool { return it.function == function })
+}
+
 // serveQueue serves the queue of a GPU whose memory has changed. With limits for tenants, instances
 // in the queues of other GPUs may have room now as well.
 func (m *memory) serveQueue(gpu int32) {

@@ -12,6 +12,8 @@ type Place struct {
 	GPU   int32
 	Start Start
 	Index int32 // of the idle instance to use; negative for a cold start
+	// Beside reports that the instance takes no slot if the GPU has none free, see Pool.Beside.
+	Beside bool
 }
 
 // MaxConsidered is the number of GPUs whose losses or waiting times are compared for one
@@ -239,19 +241,111 @@ func (p *placement) room(gpu int32, f *hotFields) bool {
 // Spare returns the running instance of the function with the fewest invocations, among those
 // that can accept one more.
 func (p *placement) Spare(function int32) (index int32, ok bool) {
-	limit := int16(p.specs[function].Inflight)
-	if limit <= 1 {
+	if index = none; p.specs[function].Inflight <= 1 || p.counts[function].running == 0 {
 		return none, false
 	}
-	index = none
 	for c := range p.instances {
-		it := &p.instances[c]
-		if it.function == function && it.inFlight > 0 && it.inFlight < limit && !it.pinned && (it.stage == ready || it.stage == prefetching || it.stage == launching) &&
-			!p.obsolete(it) && (index == none || it.inFlight < p.instances[index].inFlight) {
+		if it := &p.instances[c]; it.function == function && p.Accepts(int32(c)) && (index == none || it.inFlight < p.instances[index].inFlight) {
 			index = int32(c)
 		}
 	}
 	return index, index != none
+}
+
+// SpareWithoutRoom returns the number of invocations that may join the instances of a function that wait for room, once they
+// begin.
+func (p *placement) SpareWithoutRoom(function int32) (spare int32) {
+	if p.specs[function].Inflight <= 1 || p.counts[function].running == 0 {
+		return 0
+	}
+	for i := range p.instances {
+		if it := &p.instances[i]; it.function == function && it.stage == queued && it.inFlight > 0 && !p.obsolete(it) {
+			spare += int32(p.specs[function].Inflight) - int32(it.inFlight)
+		}
+	}
+	return spare
+}
+
+// Accepts reports whether an instance runs invocations and can accept one more.
+func (p *placement) Accepts(index int32) bool {
+	it := &p.instances[index]
+	return it.inFlight > 0 && it.inFlight < int16(p.specs[it.function].Inflight) && !it.pinned &&
+		(it.stage == ready || it.stage == prefetching || it.stage == launching) && !p.obsolete(it)
+}
+
+// Running reports whether a function has an instance that runs invocations, or is about to, and accepts
+// further ones as soon as it runs fewer. Pinned instances do not count.
+func (p *placement) Running(function int32) bool {
+	if p.counts[function].running == 0 {
+		return false
+	}
+	return !p.mayHaveObsolete || p.anyInstance(function, func(it *instance) bool {
+		return it.inFlight > 0 && !it.pinned && !it.hasEnded() && !p.obsolete(it)
+	})
+}
+
+// Beside returns a place for an invocation that needs no slot, because its instance only uses memory
+// that no other needs: an idle instance with its memory on the GPU or, if the function has no instance,
+// a GPU where one can start without an eviction. If the function has a slice, the slices of the running
+// instances on the GPU and its own are at most the whole GPU.
+func (p *placement) Beside(function int32) (at Place, found bool) {
+	f := &p.hot[function]
+	for gpu := range p.rows.each(f, kind(GPUWarm), MaxConsidered) {
+		at = p.PlaceOn(function, gpu)
+		if d := &p.gpus[gpu]; d.open && d.capacity > 0 && p.hasShare(gpu, p.sliceOf(f, at.Index)) {
+			at.Beside = true
+			return at, true
+		}
+	}
+	if p.counts[function].existing > 0 || p.Capped(function) {
+		return at, false
+	}
+	for gpu := range p.gpus {
+		if g := int32(gpu); p.gpus[g].capacity > 0 && p.mayStart(function, g) && p.hasShare(g, f.slice) {
+			return Place{GPU: g, Start: Cold, Index: none, Beside: true}, true
+		}
+	}
+	return at, false
+}
+
+// mayStart reports whether an instance of a function may start on a GPU without an invocation, if that
+// evicts nothing.
+func (p *placement) mayStart(function, gpu int32) bool {
+	return p.hasRoomToStart(function, gpu) && p.tenantFits(function, p.gpus[gpu].countedMem(&p.hot[function]))
+}
+
+// hasRoomToStart implements mayStart, except for the limits of the function's tenant.
+func (p *placement) hasRoomToStart(function, gpu int32) bool {
+	d := &p.gpus[gpu]
+	return d.open && !p.full(d) && (p.config.MayStart == nil || p.config.MayStart(function, gpu)) &&
+		d.fits(max(d.mem.used, d.mem.running)+d.mem.leaving+d.countedMem(&p.hot[function]))
+}
+
+// hasShare reports whether a slice is free on a GPU: the slices of its running instances, without
+// those that take a slot, and this one are at most the whole GPU. Without a slice, it returns true.
+func (p *placement) hasShare(gpu int32, slice float64) bool {
+	if slice <= 0 {
+		return true
+	}
+	d := &p.gpus[gpu]
+	units := d.capacityFor(slice)
+	for i := range p.instances {
+		if it := &p.instances[i]; it.gpu == gpu && it.inFlight > 0 && it.sliced && !it.pinned {
+			units += p.details[i].capacity
+		}
+	}
+	return units <= d.slots*unit
+}
+
+// FitsWithPinned reports whether an instance of the function could start on an open GPU if all instances
+// there were idle, except for the pinned ones.
+func (p *placement) FitsWithPinned(function int32) bool {
+	for gpu := range p.gpus {
+		if p.gpus[gpu].open && p.FitsOn(int32(gpu), function) {
+			return true
+		}
+	}
+	return false
 }
 
 // Serves reports whether a function has an instance on a GPU that accepts further invocations,

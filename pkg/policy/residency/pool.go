@@ -123,7 +123,7 @@ func (p *Pool) CancelStarts(function int32) {
 			p.stop(int32(i), ToCancel)
 		}
 	}
-	p.bumpQueued(func(it *instance) bool { return it.function == function })
+	p.Bump(function)
 }
 
 // SetGPU opens a GPU with a number of slots, which is the number of invocations that it can run at
@@ -265,19 +265,6 @@ func (p *Pool) StartOn(function, gpu int32, needed bool) (index int32, ok bool) 
 	return p.startOn(function, gpu), true
 }
 
-// mayStart reports whether an instance of a function may start on a GPU without an invocation, if that
-// evicts nothing.
-func (p *Pool) mayStart(function, gpu int32) bool {
-	return p.hasRoomToStart(function, gpu) && p.tenantFits(function, p.gpus[gpu].countedMem(&p.hot[function]))
-}
-
-// hasRoomToStart implements mayStart, except for the limits of the function's tenant.
-func (p *Pool) hasRoomToStart(function, gpu int32) bool {
-	d := &p.gpus[gpu]
-	return d.open && !p.full(d) && (p.config.MayStart == nil || p.config.MayStart(function, gpu)) &&
-		d.fits(max(d.mem.used, d.mem.running)+d.mem.leaving+d.countedMem(&p.hot[function]))
-}
-
 // startOn starts an instance on a GPU where it may start.
 func (p *Pool) startOn(function, gpu int32) (index int32) {
 	index = p.create(function, gpu)
@@ -352,7 +339,11 @@ func (p *Pool) Begin(function int32, at Place) (index int32, started bool) {
 	} else {
 		p.unlink(index)
 	}
-	it, units := &p.instances[index], d.capacityFor(p.sliceOf(&p.hot[function], index))
+	slice := p.sliceOf(&p.hot[function], index)
+	it, units := &p.instances[index], d.capacityFor(slice)
+	if at.Beside && slice <= 0 && d.used+units > d.capacity {
+		units = 0
+	}
 	if it.stage == receding { // the invocation ends the move; its memory fits, because it is still on the GPU
 		p.setStage(index, ready)
 	}
@@ -382,7 +373,7 @@ func (p *Pool) Begin(function int32, at Place) (index int32, started bool) {
 	return index, it.stage != queued
 }
 
-// Join adds an invocation to a running instance that can accept it, see Spare.
+// Join adds an invocation to a running instance that can accept it, see Spare and Accepts.
 func (p *Pool) Join(index int32) { p.instances[index].inFlight++ }
 
 // End ends an invocation on an instance. After the last invocation, the instance becomes idle,

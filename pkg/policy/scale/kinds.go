@@ -55,7 +55,7 @@ func Kinds() []Kind {
 	return []Kind{
 		{
 			Name: "lazy", Uniform: true, Rises: true,
-			Help: "changes the number of instances only after the load did not fit that number for many seconds. Of the last seconds (parameter window), it counts those in which the load was too high for the instances, and those in which fewer instances would have sufficed. It starts instances if the first count reaches a limit (the parameter named out), and stops some if the second count exceeds another limit (the parameter named in). In both counts, the capacity of an instance is its throughput with the smallest quota that meets the slo, of the quotas in the profile. While the load exceeds this capacity, the instance may use more GPU time, up to the largest quota in the profile with the same sm_pct. If even the largest quota does not suffice for some consecutive seconds (parameter surge), instances are started at once. This is the rule of the Dilu paper.",
+			Help: "keeps the number of instances while the load changes only for a short time. It remembers the load of the last seconds (their number is the parameter window). It starts instances if the load was too high in at least a certain number of these seconds (the parameter named out), and stops some if fewer instances would have sufficed in more than another number of them (the parameter named in). For this, the capacity of an instance is its throughput with the smallest quota in the profile that meets the slo. While the load exceeds this capacity, the instance may use more GPU time, up to the largest quota in the profile with the same sm_pct. If even the largest quota does not suffice for some consecutive seconds (parameter surge), instances are started at once. This is the rule of the Dilu paper, except for surge, which the paper does not have.",
 			Parameters: []policy.Parameter[Options]{
 				wholeNumber("window", "40", "length of the window in seconds", func(o *Options) *int { return &o.Lazy.Window }),
 				wholeNumber("out", "20", "start instances if the load was too high in at least this number of seconds of the window", func(o *Options) *int { return &o.Lazy.Out }),
@@ -68,6 +68,11 @@ func Kinds() []Kind {
 			Name: "eager", Uniform: true, Estimates: true,
 			Help: "runs as many instances as the estimated load needs, each with the smallest quota in the profile that meets the slo, and adjusts their number every second.",
 			New:  func(s Setup) *Scaler { return NewEager(s.Unit, s.Load, s.Bounds) },
+		},
+		{
+			Name: "infless", Uniform: true,
+			Help: "starts instances as soon as the load needs them, each with the smallest quota in the profile that meets the slo. An instance that the load no longer needs stays for some time, in case the load needs it again. This time is the 99th percentile of the pauses after which instances were needed again in the past. More exactly, it is the mean of two percentiles: that of all pauses, and that of the last 10. Before the first pause has ended, it is a minute. This is the rule of INFless, a baseline of the Dilu paper, without the part that starts instances in advance.",
+			New:  func(s Setup) *Scaler { return NewINFless(s.Unit, s.Bounds) },
 		},
 		{
 			Name: "heuristic", Estimates: true,

@@ -168,7 +168,7 @@ func drawBounds(t *rapid.T) (b Bounds) {
 func TestWithinBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		first := drawBounds(t)
-		name := rapid.SampledFrom([]string{"lazy", "eager", "heuristic"}).Draw(t, "scaler")
+		name := rapid.SampledFrom([]string{"lazy", "eager", "infless", "heuristic"}).Draw(t, "scaler")
 		f := unreliableHost{t: t, s: scalers(first)[name], bounds: first, ready: map[string]bool{}}
 		for range rapid.IntRange(1, 40).Draw(t, "phases") {
 			rps := rapid.SampledFrom([]float64{0, 0, 0, 1, 9.5, 25, 31, 77}).Draw(t, "rps")

@@ -9,6 +9,7 @@ const (
 	loadBelow    reason.Code = "load-below"
 	beyondLimits reason.Code = "beyond-limits"
 	loadNeeds    reason.Code = "load-needs"
+	loadMayNeed  reason.Code = "load-may-need"
 	missingRPS   reason.Code = "throughput-missing"
 	excessRPS    reason.Code = "throughput-excess"
 	idle         reason.Code = "idle"
@@ -25,6 +26,7 @@ var Reasons = reason.Table{
 	reason.Doc(loadBelow, "`values` of the last `window` loads are below the throughput of fewer instances", documented("values", "number of loads below", "window", "number of last loads", "rps", "throughput of fewer instances")...),
 	reason.Doc(beyondLimits, "the load is above the throughput of the instances at their quota limits", documented("rps", "load", "instances", "number of instances")...),
 	reason.Doc(loadNeeds, "the load needs `instances` instances", documented("rps", "load, possibly an estimate", "instances", "number of instances")...),
+	reason.Doc(loadMayNeed, "the load needs `instances` instances, or needed them in the last `seconds` seconds", documented("rps", "load", "instances", "number of instances", "seconds", "time after which an instance is rarely needed again")...),
 	reason.Doc(missingRPS, "the throughput of the instances is less than the load", documented("rps", "load, possibly an estimate", "missing_rps", "the difference")...),
 	reason.Doc(excessRPS, "the throughput of the instances is at least the load", documented("rps", "load, possibly an estimate", "excess_rps", "the difference")...),
 	reason.Doc(idle, "no request arrived during the idle time after which the instances stop", "idle_ms", "the idle time"),

@@ -292,3 +292,119 @@ func TestEstimatesStayWithin(t *testing.T) {
 		}
 	})
 }
+
+// slowINFless is a simple twin of infless: it stores the loads and looks for all pauses of each instance
+// in them.
+type slowINFless struct{ loads []float64 }
+
+func (s *slowINFless) desired(rps float64) (instances int) {
+	s.loads = append(s.loads, rps)
+	type ended struct{ at, seconds int }
+	var pauses []ended
+	var current []int
+	for n := range 100 {
+		last := -1
+		for at, load := range s.loads {
+			if load > 10*float64(n) {
+				if last >= 0 && at-last > 1 {
+					pauses = append(pauses, ended{at, at - last - 1})
+				}
+				last = at
+			}
+		}
+		if last < 0 {
+			break
+		}
+		current = append(current, len(s.loads)-1-last)
+	}
+	slices.SortStableFunc(pauses, func(a, b ended) int { return a.at - b.at })
+	// The hundredth part of the pauses, rounded down, is longer than the percentile.
+	longest := func(pauses []ended) int {
+		var seconds []int
+		for _, p := range pauses {
+			seconds = append(seconds, p.seconds)
+		}
+		slices.Sort(seconds)
+		return seconds[len(seconds)-1-len(seconds)/100]
+	}
+	stay := 60.0
+	if len(pauses) > 0 {
+		stay = float64(longest(pauses)+longest(pauses[max(0, len(pauses)-10):])) / 2
+	}
+	for _, c := range current {
+		if float64(c) <= stay {
+			instances++
+		}
+	}
+	return instances
+}
+
+// TestINFlessMatchesTwin compares the number of instances that infless deploys with slowINFless's.
+func TestINFlessMatchesTwin(t *testing.T) {
+	unit, _ := Unit(profiled, 0)
+	rapid.Check(t, func(t *rapid.T) {
+		h, twin := host{s: NewINFless(unit, Bounds{})}, slowINFless{}
+		for i, rps := range loads().Draw(t, "loads") {
+			want := twin.desired(rps)
+			h.stepSecond(rps)
+			if len(h.deployed) != want {
+				t.Fatalf("load %d, %g rps: got %d instances, want %d", i, rps, len(h.deployed), want)
+			}
+		}
+	})
+}
+
+// slowHeuristic is a simple twin of heuristic for the rows of profiled: it adds and removes one instance at a
+// time. have has the configurations of the instances, oldest first.
+func slowHeuristic(have []profile.Row, rps float64) []profile.Row {
+	have, missing := slices.Clone(have), rps
+	for _, r := range have {
+		missing -= r.ThroughputRPS
+	}
+	const rounding = 1e-6
+	adding := missing > rounding
+	for adding && missing >= 30-rounding { // 24% at 0.6 is the most efficient, and has a larger quota than 24% at 0.2
+		have, missing = append(have, profiled[1]), missing-30
+	}
+	if adding && missing > rounding {
+		covers := -1
+		for i, r := range profiled {
+			if r.ThroughputRPS >= missing-rounding && (covers < 0 || r.ThroughputRPS < profiled[covers].ThroughputRPS) {
+				covers = i
+			}
+		}
+		have = append(have, profiled[covers])
+	}
+	for !adding {
+		worst := -1
+		for i, r := range have {
+			if worst < 0 || r.Efficacy() <= have[worst].Efficacy() { // the newest of equal ones
+				worst = i
+			}
+		}
+		if worst < 0 || have[worst].ThroughputRPS > -missing+rounding {
+			break
+		}
+		missing += have[worst].ThroughputRPS
+		have = slices.Delete(have, worst, worst+1)
+	}
+	return have
+}
+
+// TestHeuristicMatchesTwin compares the instances that heuristic deploys with slowHeuristic's.
+func TestHeuristicMatchesTwin(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		h, want := host{s: NewHeuristic(profiled, Last{}, Bounds{})}, []profile.Row(nil)
+		for i, rps := range loads().Draw(t, "loads") {
+			want = slowHeuristic(want, rps)
+			h.stepSecond(rps)
+			var got []profile.Row
+			for _, in := range h.deployed {
+				got = append(got, in.Request)
+			}
+			if !slices.Equal(got, want) {
+				t.Fatalf("load %d, %g rps: got %v, want %v", i, rps, got, want)
+			}
+		}
+	})
+}

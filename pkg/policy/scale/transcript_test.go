@@ -95,7 +95,7 @@ func parseBounds(text string) (b Bounds, err error) {
 func scalers(b Bounds) map[string]*Scaler {
 	unit, _ := Unit(profiled, 0)
 	return map[string]*Scaler{
-		"lazy": NewLazy(unit, DefaultLazy(), b), "eager": NewEager(unit, Last{}, b), "heuristic": NewHeuristic(profiled, Last{}, b),
+		"lazy": NewLazy(unit, DefaultLazy(), b), "eager": NewEager(unit, Last{}, b), "infless": NewINFless(unit, b), "heuristic": NewHeuristic(profiled, Last{}, b),
 	}
 }
 

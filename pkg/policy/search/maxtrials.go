@@ -23,6 +23,9 @@ func MaxTrials(name string, s Space, goal Goal) (likely, surely int, err error) 
 		h := newHybrid(b).(hybrid)
 		likely = min(size, max(len(h.sm)+len(h.batch)-1, 0))
 		surely = likely
+	case "gpulet":
+		likely = len(newGPUlet(b).(gpulet).trial)
+		surely = likely
 	case "fast":
 		likely = assumed.trials
 		if goal.CheckQuota {

@@ -24,6 +24,7 @@ func TestMaxTrials(t *testing.T) {
 		{"grid", wide, Goal{}, 160, 160},
 		{"binary", wide, Goal{}, 6, 6},   // all SMs, then 50%, then two trials each for the limit and the request
 		{"hybrid", wide, Goal{}, 11, 11}, // 8 SM shares and 3 other batch sizes
+		{"gpulet", wide, Goal{}, 16, 16},
 		{"fast", wide, Goal{SLOMS: 100}, 10, 160},
 		{"fast", wide, Goal{SLOMS: 100, CheckQuota: true}, 12, 160}, // two more trials, of the quotas 0.4 and 0.2
 		{"fast", Space{SMPct: eighths, Quota: []float64{1}, Batch: []int{1}}, Goal{CheckQuota: true}, 8, 8},

@@ -1,7 +1,7 @@
 // Package search decides which configurations of a function to measure. A Strategy receives
 // measurements, names the next configuration with the reason and, at the end, the configuration in
 // which to run the function. "grid" is FaST-GShare's search (section 5.2), "binary" and "hybrid" are
-// Dilu's (section 3.2), "fast" is this project's. A strategy does no I/O and gives the same answers to
+// Dilu's (section 3.2), "gpulet" is its baseline GPUlet, "fast" is this project's. A strategy does no I/O and gives the same answers to
 // the same measurements.
 package search
 
@@ -47,6 +47,7 @@ var strategies = map[string]func(*book) planner{
 	"grid":   newGrid,
 	"binary": newBinary,
 	"hybrid": newHybrid,
+	"gpulet": newGPUlet,
 	"fast":   newFast,
 }
 

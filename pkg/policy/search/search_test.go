@@ -242,3 +242,68 @@ func TestBinaryFindsWhatAScanFinds(t *testing.T) {
 		}
 	})
 }
+
+// slowHybrid is a simple twin of hybrid: it walks over the table as section 3.2 of the paper describes it, and
+// returns the configurations on its way.
+func slowHybrid(space Space, goal Goal, table map[profile.Config]profile.Row) (trials []profile.Config) {
+	var shares []float64
+	var batches []int
+	quota := 0.0
+	for _, c := range space.Configs() {
+		shares, batches, quota = append(shares, c.SMPct), append(batches, c.Batch), max(quota, c.Quota)
+	}
+	slices.Sort(batches)
+	best := 0.0
+	sm, batch := 0.0, 0
+	grow := func() bool { // to the least share that is at least 10% larger, or to the largest
+		if sm == slices.Max(shares) {
+			return false
+		}
+		larger := slices.IndexFunc(shares, func(s float64) bool { return s >= sm+10 })
+		if larger < 0 {
+			larger = len(shares) - 1
+		}
+		sm = shares[larger]
+		return true
+	}
+	double := func() bool {
+		larger := slices.IndexFunc(batches, func(b int) bool { return b >= max(1, 2*batch) })
+		if larger < 0 {
+			return false
+		}
+		batch = batches[larger]
+		return true
+	}
+	for ok := len(shares) > 0 && grow() && double(); ok; {
+		c := profile.Config{SMPct: sm, Quota: quota, Batch: batch}
+		if slices.Contains(space.Configs(), c) {
+			trials = append(trials, c)
+		}
+		row, measured := table[c]
+		switch {
+		case !measured || !goal.Meets(row):
+			ok = grow()
+		case row.Efficacy() < 0.9*best:
+			ok = false
+		default:
+			best, ok = max(best, row.Efficacy()), double()
+		}
+	}
+	return trials
+}
+
+// TestHybridMatchesTwin compares the trials of hybrid with slowHybrid's.
+func TestHybridMatchesTwin(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		space, table := drawTable(t)
+		goal := drawGoal(t)
+		trials, _ := drive(t, "hybrid", space, goal, table)
+		var got []profile.Config
+		for _, one := range trials {
+			got = append(got, one.config)
+		}
+		if want := slowHybrid(space, goal, table); !slices.Equal(got, want) {
+			t.Fatalf("got %v, want %v", got, want)
+		}
+	})
+}

@@ -121,6 +121,7 @@ type run struct {
 	launches         uint64        // the client's launches before the run
 	observedUntil    time.Duration // end of the last part observed
 	observedLaunches uint64        // the client's launches until then
+	inParts          bool          // began in a trial that was abandoned, without tokens: only its parts are cycles
 }
 
 // cycle describes an instance's launch cycle, in time per launch.
@@ -138,6 +139,14 @@ func (c *meteredClient) beginRun(now time.Duration) {
 	}
 }
 
+// abandonTrial restarts the client's run: until now, no tokens bounded it, so that its cycle was shorter than it can
+// be outside a trial.
+func (c *meteredClient) abandonTrial(now time.Duration) {
+	if c.run.active {
+		c.run = run{active: true, start: now, observedUntil: now, observedLaunches: c.launches, inParts: true}
+	}
+}
+
 // endRun observes a finished run as one cycle, unless parts of it have been observed. It counts
 // the elapsed time until the last lease, and the measured GPU time of that lease (used).
 func (c *meteredClient) endRun(used time.Duration, wantsMore bool, params IntrospectiveParameters) {
@@ -149,7 +158,7 @@ func (c *meteredClient) endRun(used time.Duration, wantsMore bool, params Intros
 	if elapsed < shortestRun || launches == 0 || !c.inst.sensitive {
 		return
 	}
-	if c.run.observedUntil > c.run.start {
+	if c.run.observedUntil > c.run.start || c.run.inParts {
 		return // parts of it have been observed
 	}
 	klc := &c.inst.cycle

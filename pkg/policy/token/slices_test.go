@@ -42,6 +42,9 @@ type program struct {
 	host    time.Duration // time between the end of a kernel and the next launch; 0: launches ahead
 	returns bool          // returns its lease also while it waits for tokens
 
+	llm, training bool
+	enforced      bool // the SM share is registered as enforced
+
 	arrivals   []time.Duration // of unfinished requests, oldest first
 	unlaunched int             // kernels of the current request that are not launched yet
 	latency    []time.Duration // of finished requests
@@ -63,8 +66,14 @@ func newSlicedGPU(t testing.TB, seed uint64) *slicedGPU {
 func (g *slicedGPU) add(p *program) *program {
 	p.id = ClientID(len(g.programs) + 1)
 	g.programs = append(g.programs, p)
-	g.step(AddInstance{Instance: p.inst, Slice: p.slice, SLO: p.slo, Unenforced: true}, AddClient{p.id, p.inst})
+	g.register(p)
+	g.step(AddClient{p.id, p.inst})
 	return p
+}
+
+// register registers the program's instance, or changes its settings.
+func (g *slicedGPU) register(p *program) {
+	g.step(AddInstance{Instance: p.inst, Slice: p.slice, SLO: p.slo, LLM: p.llm, Training: p.training, Unenforced: !p.enforced})
 }
 
 func (g *slicedGPU) remove(p *program) {

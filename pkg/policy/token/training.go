@@ -6,9 +6,10 @@ import "slices"
 // SLO-sensitive instance stretches. A training job has no deadline for an iteration, so it gives up the
 // share beyond its request before the stretch is an emergency. Algorithm 2 knows only requests and
 // limits, and lets a best-effort instance keep its share until then. When no cycle stretches, the share
-// grows again as that of any best-effort instance.
+// grows again as that of any best-effort instance. While all SLO-sensitive instances are quiet, the jobs
+// have their limits, so that they can be issued the rest of the GPU (rule 5 in scaling.go).
 func (s *scaling) capTraining() {
-	capped := slices.ContainsFunc(s.instances, s.stretches)
+	capped := slices.ContainsFunc(s.instances, s.stretches) && !s.objectivesQuiet()
 	for _, i := range s.instances {
 		if i.capped = capped && i.training; i.capped {
 			i.scaledShare = min(i.scaledShare, i.request)

@@ -86,9 +86,13 @@ func (s *trials) mayTry(c *meteredClient) bool {
 	return s.now-c.since >= trialPatience || !s.wouldDisturb(i)
 }
 
-// endTrial ends a trial, after which all clients continue as before.
+// endTrial ends a trial, after which all clients continue as before. The run of its client has ended if the trial has a
+// result; otherwise, the trial is abandoned.
 func (s *trials) endTrial() {
 	i := s.trial.client.inst
+	if s.trial.granted {
+		s.trial.client.abandonTrial(s.now)
+	}
 	s.next = s.now + trialPauseFactor*i.gauge.length
 	s.creditTrial()
 	s.trial = nil
@@ -123,10 +127,12 @@ func (s *trials) evaluateTrial(c *meteredClient, used time.Duration, wantsMore b
 	}
 	g := &c.inst.gauge
 	blocks, starts := c.blocks-t.blocks, c.launches-t.launches
+	first := g.speed == 0
 	if blocks > 0 && used >= shortestRun {
 		g.measure(float64(blocks), used.Seconds(), s.now)
-		if klc := &c.inst.cycle; starts > 0 && (!wantsMore || klc.best == 0) {
-			// The instance has at most its limit outside trials, so its best cycle is longer.
+		if klc := &c.inst.cycle; starts > 0 && (!wantsMore || klc.best == 0 || first) {
+			// The instance has at most its limit outside trials, so its best cycle is longer. Before the first
+			// result, it had no limit.
 			klc.best = float64(used) / float64(starts) * c.inst.alone / c.inst.limit
 		}
 	} else {

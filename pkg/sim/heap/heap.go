@@ -26,6 +26,9 @@ func (h *Heap[T]) Len() int { return len(h.items) }
 // At returns the time of the first item. The heap must not be empty.
 func (h *Heap[T]) At() time.Duration { return h.items[0].at }
 
+// First returns the first item. The heap must not be empty.
+func (h *Heap[T]) First() T { return h.items[0].value }
+
 // Push adds an item at a time. Items at the same time are ordered by tie, so no two items may
 // have the same time and tie.
 func (h *Heap[T]) Push(at time.Duration, tie int64, value T) {

@@ -19,21 +19,25 @@ type device struct {
 	reporting bool
 	idleHold  time.Duration // idle time after which an instance returns its lease
 
-	metered bool          // the policy is introspective
+	metered bool          // see isMetered
 	changed bool          // with metered: retime is due
 	samples []token.Event // scratch of wakeMetered
 }
 
 func newDevice(w *world, c Config) *device {
 	name := cmp.Or(c.Policy, token.MultiToken)
+	d := &device{world: w, policy: &tgs{}, idleHold: timetableHold, metered: isMetered(name)}
+	if d.metered {
+		d.idleHold = token.DefaultHold
+	}
+	if name == TGS {
+		return d
+	}
 	policy, err := token.New(name, token.Config{Settings: token.Settings{Window: fromMS(c.WindowMS)}, Introspective: c.Introspective}, 0)
 	if err != nil { // the caller has checked the name
 		panic(err)
 	}
-	d := &device{world: w, policy: policy, idleHold: timetableHold, metered: name == token.Introspection}
-	if d.metered {
-		d.idleHold = token.DefaultHold
-	}
+	d.policy = policy
 	return d
 }
 

@@ -15,6 +15,7 @@ type function struct {
 	queues    []*requestQueue // one for all instances under Least, otherwise one for each
 	weights   float64
 	latencies []float64
+	served    int // requests answered up to the last arrival of all functions
 }
 
 // requestQueue is a queue of requests for its instances.
@@ -106,4 +107,7 @@ func (q *requestQueue) recordLatencies(arrivals []time.Duration, now time.Durati
 		f.latencies = append(f.latencies, ms(now-at))
 	}
 	f.world.unanswered -= len(arrivals)
+	if now <= f.world.lastArrival {
+		f.served += len(arrivals)
+	}
 }

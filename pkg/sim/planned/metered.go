@@ -7,7 +7,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/token"
 )
 
-// Under the policy introspective, all instances with work have leases and run at the same time, and a
+// Under the policies introspective and TGS, all instances with work have leases and run at the same time, and a
 // budget limits the blocks that each may launch. An instance whose budget is used up keeps its lease and
 // waits. A GPU shared in this way is a device with metered set. Its instances run at their speed alone on
 // the GPU while their SM shares sum to at most 100%, and otherwise slower in proportion, as under MPS.
@@ -22,6 +22,9 @@ const (
 	// endlessWork is the remaining work of an endless instance.
 	endlessWork = time.Duration(math.MaxInt64 / 4)
 )
+
+// isMetered reports whether instances run at the same time under a policy, with budgets.
+func isMetered(policy string) bool { return policy == token.Introspection || policy == TGS }
 
 // allowance is the work that an instance may do in all, in time alone on the GPU.
 func allowance(budget uint64) time.Duration {

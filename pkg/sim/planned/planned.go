@@ -54,7 +54,7 @@ type Config struct {
 	Routing  Routing
 	WindowMS float64 // 0 means gpu.Window
 
-	// Policy is the policy of the token daemon; empty means multi-token. For introspective, Objectives
+	// Policy is the policy of the token daemon, or TGS; empty means multi-token. For introspective, Objectives
 	// are the latency objectives of functions in ms, and LLMs are the functions of language models.
 	Policy        string
 	Introspective token.IntrospectiveParameters
@@ -64,15 +64,33 @@ type Config struct {
 	Seed uint64 // of the router's random numbers
 }
 
-// Latencies simulates all requests. It returns the latencies of each function in ms, ascending.
-// Functions without instances are missing.
-func Latencies(c Config) map[string][]float64 {
+// Outcome is the result for one function.
+type Outcome struct {
+	Latencies []float64 // in ms, ascending
+	ServedRPS float64   // answers per second up to the last arrival of any function
+}
+
+// Simulate simulates all requests. Functions without instances are missing in the result.
+func Simulate(c Config) map[string]Outcome {
 	w := newWorld(c)
 	w.run()
-	latencies := map[string][]float64{}
+	outcomes := map[string]Outcome{}
 	for name, f := range w.functions {
 		slices.Sort(f.latencies)
-		latencies[name] = f.latencies
+		o := Outcome{Latencies: f.latencies}
+		if w.lastArrival > 0 {
+			o.ServedRPS = float64(f.served) / w.lastArrival.Seconds()
+		}
+		outcomes[name] = o
+	}
+	return outcomes
+}
+
+// Latencies returns the latencies of Simulate.
+func Latencies(c Config) map[string][]float64 {
+	latencies := map[string][]float64{}
+	for name, o := range Simulate(c) {
+		latencies[name] = o.Latencies
 	}
 	return latencies
 }
@@ -109,6 +127,8 @@ type world struct {
 	gpus       []*device
 	functions  map[string]*function
 	unanswered int // unanswered requests
+
+	lastArrival time.Duration // of all functions
 }
 
 func newWorld(c Config) *world {
@@ -133,6 +153,9 @@ func newWorld(c Config) *world {
 		f.rng = splitmix.Source(splitmix.Mix(c.Seed + uint64(n)))
 		f.latencies = make([]float64, 0, len(f.arrivals))
 		w.unanswered += len(f.arrivals)
+		if n := len(f.arrivals); n > 0 {
+			w.lastArrival = max(w.lastArrival, fromMS(f.arrivals[n-1]))
+		}
 		f.scheduleNext()
 	}
 	return w

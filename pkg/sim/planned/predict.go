@@ -22,7 +22,7 @@ const (
 	maxSeconds  = 9e9 // the clock overflows at 2^63 ns = 9.2e9 s; the last answers come later than the requests
 )
 
-// meteredCost is the time that a busy GPU takes to simulate under the policy introspective, in requests per
+// meteredCost is the time that a busy GPU takes to simulate under the policies introspective and TGS, in requests per
 // simulated second: 200 issues of tokens take as much time as about 20 requests.
 const meteredCost = 20
 
@@ -45,15 +45,15 @@ type Run struct {
 
 // Prediction is the prediction for one function.
 type Prediction struct {
-	plan.Demand           // with the actual rate of requests
-	Latencies   []float64 // in ms, ascending; nil if no instance serves the function
+	plan.Demand // with the actual rate of requests
+	Outcome     // its Latencies are nil if no instance serves the function
 }
 
 // Predict simulates the plan, one group of GPUs after another. The result has an entry for each
 // function of the demand that has a request, in that order. silent lists the functions with
 // instances for which no request was drawn.
 func (r Run) Predict() (predictions []Prediction, silent []string, err error) {
-	latencies := map[string][]float64{}
+	outcomes := map[string]Outcome{}
 	objectives, llms := map[string]float64{}, []string(nil)
 	for _, d := range r.Demand {
 		objectives[d.Function] = d.SLOMS
@@ -74,7 +74,7 @@ func (r Run) Predict() (predictions []Prediction, silent []string, err error) {
 		if times == nil {
 			times = r.requests(group)
 		}
-		maps.Copy(latencies, Latencies(Config{
+		maps.Copy(outcomes, Simulate(Config{
 			GPUs: group, Arrivals: times, Routing: r.Routing, WindowMS: arrivals.Window, Seed: r.Seed + uint64(n),
 			Policy: r.Policy, Introspective: r.Introspective, Objectives: objectives, LLMs: llms,
 		}))
@@ -87,12 +87,12 @@ func (r Run) Predict() (predictions []Prediction, silent []string, err error) {
 		if last := len(times) - 1; recorded && times[last] > times[0] {
 			d.RPS = float64(last) / (times[last] - times[0]) * 1000
 		}
-		sorted, served := latencies[d.Function]
-		if served && len(sorted) == 0 {
+		outcome, served := outcomes[d.Function]
+		if served && len(outcome.Latencies) == 0 {
 			silent = append(silent, d.Function)
 			continue
 		}
-		predictions = append(predictions, Prediction{d, sorted})
+		predictions = append(predictions, Prediction{d, outcome})
 	}
 	return predictions, silent, nil
 }
@@ -103,12 +103,12 @@ func (r Run) requests(group [][]Instance) map[string][]float64 {
 	served := map[string]bool{}
 	minRPS, maxRPS, sum := math.Inf(1), 0.0, 0.0
 	for _, gpu := range group {
-		if r.Policy == token.Introspection {
+		if isMetered(r.Policy) {
 			sum += meteredCost
 		}
 		for _, in := range gpu {
 			served[in.Function] = true
-			if in.Endless && r.Policy != token.Introspection { // it works in every window, which takes as much time to simulate as one request
+			if in.Endless && !isMetered(r.Policy) { // it works in every window, which takes as much time to simulate as one request
 				sum += 1000 / arrivals.Window
 			}
 		}

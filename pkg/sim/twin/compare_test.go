@@ -84,7 +84,7 @@ func (s settings) config(functions []trace.Function) sim.Config {
 	o.T, o.Alpha, o.Limit, o.Starvation, o.Penalty = s.t, s.alpha, s.limit, s.starvation, s.penalty
 	o.Uncorrected, o.Patient = !s.correct, s.patient
 	return sim.Config{Functions: functions, Interference: s.interference,
-		GPUs: s.gpus, Mem: int64(s.memory * (1 << 20)), Concurrency: s.d,
+		GPUs: s.gpus, Mem: int64(s.memory * (1 << 20)), Concurrency: s.d, BatchWindow: s.window,
 		Config: queue.Config{Policy: s.policy, Pool: s.pool, Options: o}}
 }
 
@@ -105,6 +105,13 @@ func compare(t *rapid.T, policy string) {
 	w := newWorld(s, functions, rows)
 	w.run()
 
+	result, got := simulate(t, s, functions, rows)
+	w.starts(t, got)
+	w.totals(t, result)
+}
+
+// simulate returns what the simulator does with a trace: its result, and its starts in order of invocation.
+func simulate(t *rapid.T, s settings, functions []trace.Function, rows []trace.Row) (*sim.Result, []decision) {
 	var got []decision
 	c := s.config(functions)
 	c.Decide = func(now time.Duration, a *queue.Action) error {
@@ -118,8 +125,7 @@ func compare(t *rapid.T, policy string) {
 		t.Fatal(err)
 	}
 	slices.SortFunc(got, func(a, b decision) int { return cmp.Compare(a.id, b.id) })
-	w.starts(t, got)
-	w.totals(t, result)
+	return result, got
 }
 
 // starts compares the time, the GPU and the kind of every start.

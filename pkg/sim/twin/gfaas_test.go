@@ -27,6 +27,7 @@ type gfaasRules struct {
 type inFlight struct {
 	in                   *invocation
 	started, expectedEnd time.Duration
+	late                 bool // it was overdue
 }
 
 func newGfaasRules(w *world) *gfaasRules {
@@ -134,6 +135,9 @@ func (o *gfaasRules) advanced(w *world) {
 
 // overdueAt returns when work becomes overdue.
 func (k *inFlight) overdueAt() time.Duration {
+	if k.late {
+		return k.expectedEnd + 1
+	}
 	return k.expectedEnd + max(k.expectedEnd-k.started, time.Millisecond) + 1
 }
 
@@ -142,7 +146,7 @@ func (k *inFlight) overdueAt() time.Duration {
 func (o *gfaasRules) overdue(w *world, gpu int) (found bool) {
 	for _, k := range o.work {
 		if k.in.gpu == gpu && k.overdueAt() <= w.now {
-			k.expectedEnd, found = w.now+(w.now-k.started), true
+			k.expectedEnd, k.late, found = w.now+(w.now-k.started), true, true
 		}
 	}
 	return found
@@ -348,7 +352,11 @@ func (o *gfaasRules) wait(w *world, gpu int) time.Duration {
 	soonest, behind := time.Duration(math.MaxInt64/4), time.Duration(0)
 	for _, k := range o.work {
 		if k.in.gpu == gpu {
-			soonest = min(soonest, max(k.expectedEnd-w.now, 0))
+			remaining := max(k.expectedEnd-w.now, 0)
+			if k.late {
+				remaining = w.now - k.started
+			}
+			soonest = min(soonest, remaining)
 		}
 	}
 	for _, f := range o.booked[gpu] {
@@ -358,7 +366,7 @@ func (o *gfaasRules) wait(w *world, gpu int) time.Duration {
 }
 
 func (o *gfaasRules) started(w *world, in *invocation, gpu int, d time.Duration) {
-	o.work = append(o.work, &inFlight{in, w.now, w.now + d})
+	o.work = append(o.work, &inFlight{in: in, started: w.now, expectedEnd: w.now + d})
 	o.runningOn[in.f] = append(o.runningOn[in.f], gpu)
 	o.dispatched[in.f] = true
 	o.last = o.vt[in.f]

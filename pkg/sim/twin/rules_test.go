@@ -54,10 +54,11 @@ func (plain) evicted(*world, int)                             {}
 type oldest struct{ plain }
 
 func (oldest) pick(w *world) (*invocation, int) {
-	if len(w.waiting) == 0 {
+	waiting := w.waitingFunctions()
+	if len(waiting) == 0 {
 		return nil, -1
 	}
-	return w.waiting[0], w.place(w.waiting[0].f)
+	return w.head(waiting[0]), w.place(waiting[0])
 }
 
 // earliest implements eevdf: the earliest deadline is the arrival plus the duration to expect on

@@ -44,6 +44,7 @@ type task struct {
 	end        time.Duration // of the first invocation in rest
 	remaining  []*invocation
 	container  *container // nil under lb, lalb, lalb-o3
+	batch      *batch     // nil without batches
 }
 
 // settings holds the parameters of a run.
@@ -59,6 +60,7 @@ type settings struct {
 	interference        float64
 	correct             bool // charge the measured execution time
 	patient             bool // has no effect, since no work is overdue here
+	window              time.Duration
 }
 
 // correction returns the measured execution time beyond the charge, if charges are corrected.
@@ -81,6 +83,8 @@ type world struct {
 	finished    int // completed invocations
 	falseMisses int // false misses
 	rules       rules
+	ranUntil    []time.Duration // by function, with batches: the end of its last invocation (R28)
+	aside       []int           // functions that let others go first in this decision (R29, R31)
 }
 
 // rules holds the differences between the policies of R11 to R17 and R21 to R27.
@@ -285,6 +289,16 @@ func (w *world) onGPU(gpu int) (n int) {
 	return n
 }
 
+// slots returns the number of slots that are taken on a GPU.
+func (w *world) slots(gpu int) (n int) {
+	for _, t := range w.running {
+		if t.gpu == gpu && (t.batch == nil || t.batch.takesSlot) {
+			n++
+		}
+	}
+	return n
+}
+
 // room reports whether f could start on a GPU in addition to its running tasks (R4, R7).
 func (w *world) room(f, gpu int) bool {
 	used := w.functions[f].MemMiB
@@ -293,7 +307,7 @@ func (w *world) room(f, gpu int) bool {
 			used += w.functions[b.f].MemMiB
 		}
 	}
-	return w.onGPU(gpu) < w.d && (w.memory == 0 || used <= w.memory)
+	return w.slots(gpu) < w.d && (w.memory == 0 || used <= w.memory)
 }
 
 // place returns the GPU of R10, or -1.
@@ -403,11 +417,11 @@ func (w *world) inFlight(f int) (n int) {
 	return n
 }
 
-// waitingFunctions returns the functions with waiting invocations, by their oldest.
+// waitingFunctions returns the functions with waiting invocations that are not set aside, by their oldest.
 func (w *world) waitingFunctions() []int {
 	var functions []int
 	for _, in := range w.waiting {
-		if !slices.Contains(functions, in.f) {
+		if !slices.Contains(functions, in.f) && !slices.Contains(w.aside, in.f) {
 			functions = append(functions, in.f)
 		}
 	}

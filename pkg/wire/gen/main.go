@@ -52,10 +52,12 @@ var cConstants = []struct {
 	value any
 }{
 	{"GF_MAGIC", wire.Magic}, {"GF_VERSION", wire.Version}, {"GF_MAX_MESSAGE", wire.MaxMessage},
+	{"GF_MAX_GRANT", wire.MaxGrant},
 	{"GF_MSG_HELLO", wire.MsgHello}, {"GF_MSG_WELCOME", wire.MsgWelcome}, {"GF_MSG_REFUSED", wire.MsgRefused},
 	{"GF_MSG_REQUEST", wire.MsgRequest}, {"GF_MSG_LEASE_END", wire.MsgLeaseEnd}, {"GF_MSG_RETURN", wire.MsgReturn},
 	{"GF_MSG_UNMANAGED", wire.MsgUnmanaged}, {"GF_MSG_NOTED", wire.MsgNoted}, {"GF_MSG_ENDING", wire.MsgEnding},
 	{"GF_MSG_FAULT", wire.MsgFault}, {"GF_MSG_MOVE", wire.MsgMove}, {"GF_MSG_MOVED", wire.MsgMoved},
+	{"GF_MSG_GRANT", wire.MsgGrant},
 	{"GF_UNMANAGED_RESTORED", wire.ProgramRestored}, {"GF_UNMANAGED_STATIC", wire.ProgramStatic}, {"GF_UNMANAGED_LIBC", wire.ProgramOtherLibc},
 	{"GF_UNMANAGED_SETUID", wire.ProgramSetuid}, {"GF_UNMANAGED_CAPABLE", wire.ProgramFileCaps}, {"GF_UNMANAGED_MACHINE", wire.ProgramOtherArch},
 	{"GF_UNMANAGED_KINDS", wire.ProgramKinds},

@@ -74,10 +74,16 @@ func hasPartialShare(r wire.Registration) bool {
 // Prepare returns the pipe directory for an instance, or a note if its SM share will not be
 // enforced. It starts the daemon if necessary.
 func (k *Keeper) Prepare(ctx context.Context, r wire.Registration) wire.Registered {
+	if !hasPartialShare(r) {
+		return wire.Registered{}
+	}
+	return k.Provide(ctx)
+}
+
+// Provide does the same as Prepare, for instances with a partial share that are not known yet.
+func (k *Keeper) Provide(ctx context.Context) wire.Registered {
 	const unenforced = "its SM share is counted but not enforced: "
 	switch {
-	case !hasPartialShare(r):
-		return wire.Registered{}
 	case k.off:
 		return wire.Registered{Note: unenforced + "the token daemon runs with --mps off"}
 	case mps.Probe().Running():

@@ -101,14 +101,20 @@ on this network use the name of a function as the host name of its instances.
 
 Before the first start, run gfaas register on the node. It registers the slices with the
 token daemon, creates the folders that the Compose file mounts, and writes settings to
-the file .env, which Compose reads. Compose applies the restart policy of each function.`,
+the file .env, which Compose reads. Compose applies the restart policy of each function.
+
+` + signHelp,
 	Example: `  # Write the file for the node gpu-3, and start it there
   gfaas-place export compose plan.json --functions functions.yaml --node gpu-3 --out-file compose.yaml
   gfaas register plan.json --node gpu-3
+  docker compose up -d
+  # The same without gfaas register, if the token daemon of gpu-3 trusts the key
+  gfaas-place export compose plan.json --functions functions.yaml --node gpu-3 --sign grant.key --out-file compose.yaml
   docker compose up -d`,
 	Simulates: true,
 	Flags: func(f *pflag.FlagSet, o *Options) {
 		f.StringVar(&o.Node, "node", "", "node of the plan to write (not needed if the plan has only one node)")
+		signFlags(f, o)
 		f.IntVar(&o.Compose, "compose-version", 2, "version of Compose: 1 for docker-compose 1.27 to 1.29 (as in Debian 12), 2 for later versions")
 	},
 	Write: Compose,
@@ -126,6 +132,9 @@ func Compose(p plan.Plan, o Options) (Manifest, error) {
 		return Manifest{}, err
 	}
 	list = slices.DeleteFunc(list, func(w *workload) bool { return w.node != node })
+	if err := o.sign(p, list); err != nil {
+		return Manifest{}, err
+	}
 	file := project{Name: "gfaas", Services: map[string]service{}}
 	if o.Compose == 1 {
 		file.Name = ""
@@ -135,7 +144,11 @@ func Compose(p plan.Plan, o Options) (Manifest, error) {
 			return Manifest{}, err
 		}
 	}
-	head := "For " + oneLine(node) + ". gfaas register registers the slices with the token daemon of the node, and writes the settings of this file to .env."
+	head := "gfaas register registers the slices with the token daemon of the node, and writes the settings of this file to .env."
+	if o.Signer != nil {
+		head = o.signedHead()
+	}
+	head = "For " + oneLine(node) + ". " + head
 	if !o.Simulated {
 		head += "\n# Needs the NVIDIA container toolkit."
 	}

@@ -16,6 +16,7 @@ import (
 const (
 	runDir = "${GFAAS_RUN_DIR:-/run/gfaas}"
 	libDir = "${GFAAS_LIB_DIR:-/usr/local/lib/gfaas}"
+	pkgDir = "${GFAAS_LIB_DIR:-/usr/lib/gfaas}" // of the package, for nodes on which gfaas register does not run
 	simDir = "${GFAAS_SIM_DIR:-/dev/shm/gfaas-sim-0}"
 	simGPU = "${GFAAS_SIM_GPU:-}"
 	mpsDir = "${CUDA_MPS_PIPE_DIRECTORY:-/run/gfaas/mps/pipe}"
@@ -60,8 +61,12 @@ func newGuest(w *workload, simulated bool) (guest, error) {
 		own[name] = literal(value)
 	}
 	own["PORT"] = strconv.Itoa(w.fn.Port)
+	key, socketDir, libs := secret, runDir+"/client/"+w.ID, libDir
+	if w.signed != "" {
+		key, socketDir, libs = w.secret, runDir+"/granted", pkgDir
+	}
 	grant := preload.Grant{
-		Socket: preload.InsideSocket + "/token.sock", Instance: w.ID, Secret: secret, SMPct: w.SMPct,
+		Socket: preload.InsideSocket + "/token.sock", Instance: w.ID, Secret: key, Signed: w.signed, SMPct: w.SMPct,
 		Libs: preload.Libs{Hook: preload.InsideHook, SimDir: preload.InsideSim}, Env: own, Mem: gpu.Bytes(w.roundedUp()) * gpu.MiB,
 	}
 	for _, index := range w.gpus {
@@ -79,20 +84,20 @@ func newGuest(w *workload, simulated bool) (guest, error) {
 		grant.GPU = append(grant.GPU, name)
 	}
 	g := guest{env: own, mounts: []mount{
-		{Type: "bind", Source: runDir + "/client/" + w.ID, Target: preload.InsideSocket, ReadOnly: true},
-		{Type: "bind", Source: libDir + "/" + preload.HookFile, Target: preload.InsideHook, ReadOnly: true},
+		{Type: "bind", Source: socketDir, Target: preload.InsideSocket, ReadOnly: true},
+		{Type: "bind", Source: libs + "/" + preload.HookFile, Target: preload.InsideHook, ReadOnly: true},
 	}}
 	switch g.mps = !simulated && w.SMPct < 100; {
 	case simulated:
 		own["GFAAS_SIM_DIR"], own["GFAAS_SIM_GPU"] = insideDevice, simGPU
 		g.mounts = append(g.mounts,
-			mount{Type: "bind", Source: libDir + "/sim", Target: preload.InsideSim, ReadOnly: true},
+			mount{Type: "bind", Source: libs + "/sim", Target: preload.InsideSim, ReadOnly: true},
 			mount{Type: "bind", Source: simDir, Target: insideDevice})
 	case g.mps:
 		grant.MPSPipeDir = insideMPS
 		g.mounts = append(g.mounts, mount{Type: "bind", Source: mpsDir, Target: insideMPS})
 	}
-	g.mounts = append(g.mounts, mount{Type: "bind", Source: runDir + "/client/" + w.ID + "/" + preload.PreloadFile, Target: preload.InsidePreload, ReadOnly: true})
+	g.mounts = append(g.mounts, mount{Type: "bind", Source: socketDir + "/" + preload.PreloadFile, Target: preload.InsidePreload, ReadOnly: true})
 	if w.fn.ReadOnly {
 		g.mounts = append(g.mounts, mount{Type: "tmpfs", Target: "/tmp"}) // counts as the container's memory
 	}

@@ -31,5 +31,5 @@ func (o Options) Check() error {
 	if o.Compose < 0 || o.Compose > 2 {
 		return fmt.Errorf("compose-version %d: expected 1 or 2", o.Compose)
 	}
-	return nil
+	return o.checkSigning()
 }

@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"fmt"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -31,6 +32,10 @@ type Options struct {
 	NodeLabel string // label of a swarm's nodes that holds their name in the plan; empty means the host name
 	Network   string // network of a swarm that services join; empty means the stack's own
 	Reserve   bool   // reserve the GPUs' SM time as generic resources of a swarm
+
+	KeyFile string        // file of the private key of Signer; for Compose and swarms
+	Valid   time.Duration // how long the grants of Signer may be used first
+	Signer  *Signer       // signs grants for the instances; if it is nil, gfaas register registers them
 }
 
 // Manifest is a plan in an engine's format.

@@ -46,13 +46,19 @@ with the token daemon of the node, and writes settings to the file .env. They in
 secret with which instances identify themselves to the token daemon. docker stack deploy
 reads the settings from its environment and uses them for all nodes, so they must be the
 same on all nodes. To get the same secret everywhere, run gfaas register on one node, and
-copy its .env to the other nodes before you run gfaas register there.`,
+copy its .env to the other nodes before you run gfaas register there.
+
+` + signHelp,
 	Example: `  # Write the stack, register the instances of each node, and deploy
   gfaas-place export swarm plan.json --functions functions.yaml --inventory gpus.csv > stack.yaml
   gfaas register plan.json --node gpu-3    # on gpu-3; likewise on the other nodes
-  set -a; . ./.env; docker stack deploy -c stack.yaml functions`,
+  set -a; . ./.env; docker stack deploy -c stack.yaml functions
+  # The same without gfaas register, if the token daemons of the nodes trust the key
+  gfaas-place export swarm plan.json --functions functions.yaml --inventory gpus.csv --sign grant.key --out-file stack.yaml
+  docker stack deploy -c stack.yaml functions`,
 	Simulates: true,
 	Flags: func(f *pflag.FlagSet, o *Options) {
+		signFlags(f, o)
 		f.StringVar(&o.NodeLabel, "node-label", "", "label whose value, on each swarm node, is the name of this node in the plan (without the flag, the host name is that name)")
 		f.StringVar(&o.Network, "network", "", "existing overlay network for the services (default a new network of the stack)")
 		f.BoolVar(&o.Reserve, "generic-resources", true, "reserve SM time as the generic resource gfaas-gpuINDEX, which each node must declare")
@@ -68,6 +74,9 @@ func Swarm(p plan.Plan, o Options) (Manifest, error) {
 	if err != nil {
 		return Manifest{}, err
 	}
+	if err := o.sign(p, list); err != nil {
+		return Manifest{}, err
+	}
 	network := netspec{Driver: "overlay", Attachable: true}
 	if o.Network != "" {
 		network = netspec{External: true, Name: o.Network}
@@ -79,6 +88,9 @@ func Swarm(p plan.Plan, o Options) (Manifest, error) {
 		}
 	}
 	head := "On each node, gfaas register registers the slices with the token daemon, and writes the settings of this file to .env."
+	if o.Signer != nil {
+		head = o.signedHead()
+	}
 	if !o.Simulated {
 		head += "\n# Nodes need the NVIDIA container toolkit, with its runtime as Docker's default."
 	}

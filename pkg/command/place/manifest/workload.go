@@ -24,6 +24,9 @@ type workload struct {
 	exact float64  // MiB on each GPU, including weights; 0 means no limit
 	mem   int64    // exact in whole MiB
 	cores int      // percent of each GPU's SM time, at least 1
+
+	secret string // for the token daemon; empty: the setting that gfaas register writes
+	signed string // the grant with which it registers itself; empty: none
 }
 
 // workloads returns the instances of a plan in its order.

@@ -21,15 +21,16 @@ type Prediction struct {
 
 // FunctionPrediction is the prediction for one function.
 type FunctionPrediction struct {
-	Function string    `json:"function"`
-	RPS      float64   `json:"rps"`
-	SLOMS    float64   `json:"slo_ms"` // 0 means no objective
-	P50MS    float64   `json:"p50_ms"`
-	P95MS    float64   `json:"p95_ms"`
-	P99MS    float64   `json:"p99_ms"`
-	Within   float64   `json:"within"` // fraction of the requests within the objective
-	Missed   bool      `json:"-"`      // misses its objective, or is not served
-	Curve    []float64 `json:"-"`      // latencies in ms at Quantiles; nil if not served
+	Function  string    `json:"function"`
+	RPS       float64   `json:"rps"`
+	SLOMS     float64   `json:"slo_ms"` // 0 means no objective
+	P50MS     float64   `json:"p50_ms"`
+	P95MS     float64   `json:"p95_ms"`
+	P99MS     float64   `json:"p99_ms"`
+	Within    float64   `json:"within"`     // fraction of the requests within the objective
+	ServedRPS float64   `json:"served_rps"` // answers per second up to the last request of any function
+	Missed    bool      `json:"-"`          // misses its objective, or is not served
+	Curve     []float64 `json:"-"`          // latencies in ms at Quantiles; nil if not served
 }
 
 type predictionView struct {

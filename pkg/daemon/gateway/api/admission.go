@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -38,6 +39,7 @@ type Access struct {
 	AuthFunctions bool         // calls require the password as well
 	Open          bool         // without Auth, all users may manage the gateway
 	AllowedHosts  []string     // further host names for management, besides those of Listen and UIListen
+	Origins       Origins      // web pages that may call functions
 }
 
 // guard decides which requests are admitted.
@@ -71,21 +73,57 @@ const TokenHeader = "Gfaas-Token"
 // function on the decoded path. A request that is routed to management has therefore always
 // been checked as such.
 func managed(path string) bool {
-	return path == "/" || path == "/ui" || strings.HasPrefix(path, "/ui/") || strings.HasPrefix(path, "/system/")
+	return path == "/" || path == "/ui" || path == "/models/load" || path == "/models/unload" || strings.HasPrefix(path, "/ui/") || strings.HasPrefix(path, "/system/")
 }
 
+// guarded reports whether a path is for management or monitoring, which web pages of other sites
+// cannot use.
+func guarded(path string) bool { return managed(path) || path == "/metrics" }
+
 // open reports whether all clients may request a path without a password.
-func open(path string) bool { return path == "/healthz" || path == "/readyz" }
+func open(path string) bool { return path == "/healthz" || path == "/readyz" || path == "/health" }
 
 // Guard returns a handler that passes admitted requests to next and refuses others.
 // Handlers may answer before they have read the body (inbound.Intake.Framed).
 func (a *API) Guard(at Entrance, next http.Handler) http.Handler {
-	return a.cfg.Intake.Framed(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	admitted := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/api/") {
+			r = a.guard.withManager(at, r)
+		}
 		if fault := a.guard.admit(at, r); fault != nil {
 			a.refuse(w, r, fault)
 			return
 		}
 		next.ServeHTTP(w, r)
+	})
+	return a.cfg.Intake.Framed(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if origins := a.guard.access.Load().Origins; len(origins) > 0 && at == CallAddress && !guarded(r.URL.Path) {
+			origins.share(a, w, r, admitted)
+			return
+		}
+		admitted.ServeHTTP(w, r)
+	}))
+}
+
+// managerKey is the key of the function in a request's context that managerFault calls.
+type managerKey struct{}
+
+// managerFault returns the reason why the sender of a request must not manage the gateway, or nil. It knows only
+// senders of requests that withManager returned.
+func managerFault(r *http.Request) *refusal.Error {
+	if fault, ok := r.Context().Value(managerKey{}).(func() *refusal.Error); ok {
+		return fault()
+	}
+	return &refusal.Error{Code: refusal.Auth, Message: "the gateway does not know the sender of the request"}
+}
+
+// withManager returns the request for use with managerFault. It must be called before admit, which removes the
+// credentials.
+func (g *guard) withManager(at Entrance, r *http.Request) *http.Request {
+	header := r.Header.Clone()
+	return r.WithContext(context.WithValue(r.Context(), managerKey{}, func() *refusal.Error {
+		m := (&http.Request{Method: r.Method, URL: &url.URL{Path: "/system/"}, Host: r.Host, Header: header.Clone()}).WithContext(r.Context())
+		return g.admit(at, m)
 	}))
 }
 
@@ -95,13 +133,12 @@ func (a *API) Guard(at Entrance, next http.Handler) http.Handler {
 // local users.
 func (g *guard) admit(at Entrance, r *http.Request) *refusal.Error {
 	s, path := g.access.Load(), r.URL.Path
-	management := managed(path)
-	guarded := management || path == "/metrics"
+	management, guarded := managed(path), guarded(path)
 	// Strip the credentials even if no password is required: a browser sends them to a
 	// function that answers 401 on the gateway's origin.
 	authenticated := s.Auth != nil && s.Auth.strip(r)
 	switch {
-	case open(path), !guarded && !s.AuthFunctions:
+	case open(path), heartbeat(r), !guarded && !s.AuthFunctions:
 		return nil
 	case guarded && at != ControlSocket && !g.namesGateway(r.Host):
 		return &refusal.Error{Status: http.StatusForbidden, Code: refusal.Auth, Message: fmt.Sprintf("%s is not available under the host name %.100q", path, r.Host),

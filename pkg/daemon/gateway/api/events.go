@@ -60,6 +60,7 @@ func (e *events) serve(w http.ResponseWriter, r *http.Request) {
 	defer e.add(-1)
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Accel-Buffering", "no")
 	control := http.NewResponseController(w)
 	tick := time.NewTicker(eventEvery)
 	defer tick.Stop()

@@ -12,14 +12,19 @@ import (
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/proxy"
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/refusal"
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/ui"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
+	"github.com/gfaas/gfaas/pkg/policy/queue"
 )
 
 // ServeHTTP routes all requests except those for health and metrics.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := r.URL.EscapedPath()
+	if path == "/health" {
+		a.serveHealth(w, r)
+		return
+	}
 	if !a.cfg.Dispatcher.Known.IsSet() && !looking(path) && !a.knows(r.Context()) {
-		e := &refusal.Error{Code: refusal.State, Message: "the gateway has not yet read the state file", Retry: time.Second}
-		a.refuse(w, r, e)
+		a.refuse(w, r, unread())
 		return
 	}
 	switch {
@@ -31,11 +36,15 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case strings.HasPrefix(path, "/v2/models/"):
 		name, _ := splitName(path[len("/v2/models/"):])
 		a.serveFunction(w, r, name, path)
-	case strings.HasPrefix(path, "/v1/"):
-		a.serveOpenAI(w, r, path)
+	case strings.HasPrefix(path, "/api/"):
+		ollamaAPI{a}.serve(w, r, path)
+	case heartbeat(r):
+		w.WriteHeader(http.StatusOK)
 	case strings.HasPrefix(path, "/async-function/"):
 		name, rest := splitName(path[len("/async-function/"):])
 		a.async.serve(w, r, name, rest)
+	case callsModel(r, path):
+		a.serveOpenAI(w, r, path)
 	case managed(r.URL.Path):
 		w.Header()["X-Content-Type-Options"] = []string{proxy.NoSniff}
 		a.serveSystem(w, r)
@@ -67,6 +76,27 @@ func (a *API) servePage(w http.ResponseWriter, r *http.Request) {
 func (a *API) serveStatus(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(a.cfg.Dispatcher.Status()) // the caller may have closed its connection
+}
+
+// serveHealth reports whether the gateway accepts calls, with the path and the answer that
+// clients of model servers expect.
+func (a *API) serveHealth(w http.ResponseWriter, r *http.Request) {
+	switch {
+	case r.Method != http.MethodGet && r.Method != http.MethodHead:
+		a.refuse(w, r, notAllowed(r.Method, "GET, HEAD"))
+	case a.cfg.Dispatcher.Draining.IsSet():
+		a.refuse(w, r, refusal.Ending())
+	case !a.cfg.Dispatcher.Known.IsSet():
+		a.refuse(w, r, unread())
+	default:
+		w.Header()["X-Content-Type-Options"] = []string{proxy.NoSniff}
+		writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+	}
+}
+
+// unread returns the refusal of a request while the gateway does not know the functions.
+func unread() *refusal.Error {
+	return &refusal.Error{Code: refusal.State, Message: "the gateway has not yet read the state file", Retry: time.Second}
 }
 
 // looking reports whether a path shows the gateway itself, which works before the state is
@@ -146,12 +176,18 @@ func splitName(path string) (name, rest string) {
 }
 
 // serveFunction serves a call of a function. An empty path means, for a POST, the path that
-// the function's contract invokes, and otherwise the root.
+// the function's contract invokes, and otherwise the root. A browser that requests a page
+// with an empty path is redirected to the root, because the page's relative links would
+// otherwise lead out of the function.
 func (a *API) serveFunction(w http.ResponseWriter, r *http.Request, name, path string) {
-	if path == "" && r.Method != http.MethodPost {
-		path = "/"
-	}
 	f := a.function(r.Context(), name)
+	if path == "" && r.Method != http.MethodPost {
+		if path = "/"; f != nil && wantsPage(r) {
+			a.cfg.Proxy.NewCall(r, nil, path).Label(w.Header(), queue.Reason{Code: refusal.Redirect})
+			redirect(w, r)
+			return
+		}
+	}
 	c := a.cfg.Proxy.NewCall(r, f, path)
 	if f == nil {
 		c.Refuse(w, refusal.UnknownFunction(name))
@@ -160,11 +196,40 @@ func (a *API) serveFunction(w http.ResponseWriter, r *http.Request, name, path s
 	c.Serve(w, r)
 }
 
+// wantsPage reports whether a browser requests a page. Browsers name the type of pages in such
+// requests; other clients do not.
+func wantsPage(r *http.Request) bool {
+	return (r.Method == http.MethodGet || r.Method == http.MethodHead) && r.Header.Get("Upgrade") == "" &&
+		strings.Contains(strings.Join(r.Header["Accept"], ","), "text/html")
+}
+
+// redirect answers with a redirect to the request's path with a slash at its end. The reference is
+// relative, so that it also suits a proxy that serves the gateway under another path.
+func redirect(w http.ResponseWriter, r *http.Request) {
+	path := r.URL.EscapedPath()
+	to := "./" + path[strings.LastIndexByte(path, '/')+1:] + "/"
+	if r.URL.RawQuery != "" {
+		to += "?" + r.URL.RawQuery
+	}
+	w.Header().Set("Location", to)
+	w.Header().Set("Content-Length", "0")
+	w.WriteHeader(http.StatusTemporaryRedirect)
+}
+
 // function returns the function with that name, or nil. If the dispatcher does not know the
 // name, function checks the state file, because the function may have been applied just
 // now.
 func (a *API) function(ctx context.Context, name string) *dispatch.Function {
-	if f := a.cfg.Dispatcher.Function(name); f != nil {
+	return a.find(ctx, func() *dispatch.Function { return a.cfg.Dispatcher.Function(name) }, func(l ports.Listing) error {
+		_, err := l.Function(name)
+		return err
+	})
+}
+
+// find returns the function that known returns or, if that is nil, that known returns after the
+// dispatcher has learned of it. It returns nil once the state has no such function: check fails.
+func (a *API) find(ctx context.Context, known func() *dispatch.Function, check func(ports.Listing) error) *dispatch.Function {
+	if f := known(); f != nil {
 		return f
 	}
 	ctx, cancel := context.WithTimeout(ctx, stateTime)
@@ -173,9 +238,9 @@ func (a *API) function(ctx context.Context, name string) *dispatch.Function {
 	poll(ctx, func() bool {
 		l, err := a.cfg.Catalog.List(ctx)
 		if err == nil {
-			_, err = l.Function(name)
+			err = check(l)
 		}
-		f = a.cfg.Dispatcher.Function(name)
+		f = known()
 		return f != nil || err != nil
 	})
 	return f
@@ -208,5 +273,32 @@ func (a *API) routes() {
 	a.system.Handle("GET /{$}", toPage)
 	a.system.Handle("GET /ui", toPage)
 	a.system.HandleFunc("GET /system/async/{id}", a.async.serveStatus)
+	a.handle("POST /models/load", a.loadModel)
+	a.handle("POST /models/unload", a.unloadModel)
 	(&openFaaS{a}).routes()
+}
+
+// handle adds a route for requests to change or show the state. Their bodies are short, and their
+// answers are JSON.
+func (a *API) handle(pattern string, do func(r *http.Request) (status int, value any, err error)) {
+	a.system.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+		if r.Body != nil && r.Body != http.NoBody {
+			from := a.cfg.Intake.Upload(w, r, maxDeployment)
+			defer from.Finish(0)
+			if fault := a.cfg.Intake.Open(r.Context(), from, nil, bodySize(r, maxDeployment)); fault != nil {
+				a.refuse(w, r, fault)
+				return
+			}
+			r.Body = from
+		}
+		status, value, err := do(r)
+		switch {
+		case err != nil:
+			a.refuse(w, r, stateFault(err))
+		case value == nil:
+			w.WriteHeader(status)
+		default:
+			writeJSON(w, status, value)
+		}
+	})
 }

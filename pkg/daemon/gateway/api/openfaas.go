@@ -89,39 +89,17 @@ const maxDeployment = 1 << 20
 type openFaaS struct{ *API }
 
 func (o *openFaaS) routes() {
-	handle := func(pattern string, do func(r *http.Request) (status int, value any, err error)) {
-		o.system.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-			if r.Body != nil && r.Body != http.NoBody {
-				from := o.cfg.Intake.Upload(w, r, maxDeployment)
-				defer from.Finish(0)
-				if fault := o.cfg.Intake.Open(r.Context(), from, nil, bodySize(r, maxDeployment)); fault != nil {
-					o.refuse(w, r, fault)
-					return
-				}
-				r.Body = from
-			}
-			status, value, err := do(r)
-			switch {
-			case err != nil:
-				o.refuse(w, r, stateFault(err))
-			case value == nil:
-				w.WriteHeader(status)
-			default:
-				writeJSON(w, status, value)
-			}
-		})
-	}
-	handle("GET /system/functions", o.listFunctions)
-	handle("POST /system/functions", o.deploy)
-	handle("PUT /system/functions", o.deploy)
-	handle("DELETE /system/functions", o.removeFunction)
-	handle("GET /system/function/{name}", o.describeFunction)
-	handle("POST /system/scale-function/{name}", o.scaleFunction)
-	handle("GET /system/info", func(*http.Request) (int, any, error) {
+	o.handle("GET /system/functions", o.listFunctions)
+	o.handle("POST /system/functions", o.deploy)
+	o.handle("PUT /system/functions", o.deploy)
+	o.handle("DELETE /system/functions", o.removeFunction)
+	o.handle("GET /system/function/{name}", o.describeFunction)
+	o.handle("POST /system/scale-function/{name}", o.scaleFunction)
+	o.handle("GET /system/info", func(*http.Request) (int, any, error) {
 		v := version{Release: o.cfg.Version}
 		return http.StatusOK, info{provider{"gfaas", "docker", v}, v, runtime.GOARCH, o.cfg.Policy}, nil
 	})
-	handle("GET /system/namespaces", func(*http.Request) (int, any, error) { return http.StatusOK, []string{namespace}, nil })
+	o.handle("GET /system/namespaces", func(*http.Request) (int, any, error) { return http.StatusOK, []string{namespace}, nil })
 	o.system.HandleFunc("GET /system/logs", o.serveLogs)
 	for _, path := range []string{"/system/secrets", "/system/namespace/"} {
 		o.system.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
@@ -137,6 +115,7 @@ func stateFault(err error) *refusal.Error {
 	var own *refusal.Error
 	var missing *ports.NotFoundError
 	var used *ports.InUseError
+	var clash *function.ClashError
 	var locked interface{ Locked() bool }
 	switch {
 	case errors.As(err, &own):
@@ -145,6 +124,8 @@ func stateFault(err error) *refusal.Error {
 		return refusal.UnknownFunction(strings.Join(missing.Names, ", "))
 	case errors.As(err, &used):
 		return &refusal.Error{Code: refusal.InUse, Message: err.Error(), Hint: used.Hint()}
+	case errors.As(err, &clash):
+		return &refusal.Error{Code: refusal.NameTaken, Message: err.Error(), Hint: clash.Hint()}
 	case errors.As(err, &locked) && locked.Locked(), errors.Is(err, context.DeadlineExceeded):
 		return &refusal.Error{Code: refusal.State, Message: err.Error(), Retry: time.Second}
 	}
@@ -215,6 +196,9 @@ func (o *openFaaS) deploy(r *http.Request) (int, any, error) {
 	fn, err := d.function()
 	if err != nil {
 		return 0, nil, refusal.Bad("%v", err)
+	}
+	if why := o.cfg.Dispatcher.Unsupported(fn); why != "" {
+		return 0, nil, refusal.Bad("the gateway cannot start function %s: %s", fn.Name, why)
 	}
 	status := http.StatusAccepted
 	err = o.change(r.Context(), func(ctx context.Context) (function.Function, error) {

@@ -12,6 +12,13 @@ import (
 
 // Serves reports whether this gateway serves the function and the first GPU of an instance.
 func (d *Dispatcher) Serves(r *instance.Record) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.serves(r)
+}
+
+// serves is Serves. Locked.
+func (d *Dispatcher) serves(r *instance.Record) bool {
 	gpus := d.cfg.numbers(r.GPUs)
 	return d.Function(r.Function) != nil && len(gpus) > 0 && gpus[0] >= 0
 }
@@ -36,8 +43,8 @@ func (d *Dispatcher) Adopt(r instance.Record, to residency.Start) *Instance {
 		return nil
 	}
 	var warm time.Duration
-	if r.RPS > 0 { // a first guess, until it is measured
-		warm = time.Duration(min(float64(time.Second)*float64(f.perInvocation(&r))/r.RPS, float64(time.Hour)))
+	if rate := f.planRate(&r); rate > 0 { // a first guess, until it is measured
+		warm = time.Duration(min(float64(time.Second)*float64(f.perInvocation(&r))/rate, float64(time.Hour)))
 	}
 	f.contract = r.Contract
 	if i := d.announcedAs(r.ID, f, &r); i != nil && !own {
@@ -74,7 +81,7 @@ func (d *Dispatcher) Rebatch(r instance.Record) {
 func (d *Dispatcher) Announce(r instance.Record) (i *Instance, added bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !d.Serves(&r) {
+	if !d.serves(&r) {
 		return nil, false
 	}
 	f := d.Function(r.Function)

@@ -23,20 +23,25 @@ type Attempt struct {
 	turn     chan Turn // has capacity 1
 
 	// Dispatcher.mu guards the rest.
-	id         int64
-	batch      int  // number of calls in its batch; 0 if it is not a batch
-	sentBefore bool // its batch was sent before, with that number of calls
-	state      attemptState
-	on         *Instance       // the instance that it was dispatched to
-	arrived    time.Duration   // when its current wait in the queue began
-	deadline   time.Duration   // latest time of its dispatch
-	sent       time.Duration   // when it was dispatched
-	queued     time.Duration   // total time in the queue, earlier tries included
-	starting   time.Duration   // how long the start or the unparking of its instance took
-	loading    bool            // starting counts an unparking, whose time is charged to the function
-	found      residency.Start // kind of start
-	reason     queue.Reason    // the policy's reason for its dispatch
-	abandoned  bool            // its caller left while its instance was starting
+	id          int64
+	batch       int  // number of calls in its batch; 0 if it is not a batch
+	sentBefore  bool // its batch was sent before, with that number of calls
+	inferences  int  // number of inferences in its batch; 0 if it is not known
+	state       attemptState
+	on          *Instance       // the instance that it was dispatched to
+	arrived     time.Duration   // when its current wait in the queue began
+	deadline    time.Duration   // latest time of its dispatch
+	sent        time.Duration   // when it was dispatched
+	queued      time.Duration   // total time in the queue, earlier tries included
+	starting    time.Duration   // how long the start or the unparking of its instance took
+	began       time.Duration   // when it began to execute
+	callsBefore time.Duration   // Instance.calls at that time
+	loading     bool            // starting counts an unparking, whose time is charged to the function
+	found       residency.Start // kind of start
+	reason      queue.Reason    // the policy's reason for its dispatch
+	abandoned   bool            // its caller left while its instance was starting
+	affinity    string          // value of the cookie or header that selects its instance; empty: none
+	session     *session        // the calls with this value, if a header selects the instance
 }
 
 type attemptState uint8
@@ -100,6 +105,7 @@ func (a *Attempt) refuse(e *refusal.Error) {
 // sendTurn lets the attempt run on its instance: it sends the turn. Locked.
 func (a *Attempt) sendTurn() {
 	a.state = attemptRuns
+	a.startExecuting()
 	a.turn <- a.snapshot()
 }
 
@@ -145,7 +151,12 @@ func (d *Dispatcher) submit(a *Attempt, f *Function, owner Owner, prepare func(n
 	d.lastAttempt++
 	a.wait(now)
 	d.attempts[a.id] = a
-	d.policy.step(&queue.Arrived{ID: a.id, Function: f.number, At: a.arrived, Deadline: a.deadline})
+	switch bound, hold := a.selectInstance(); {
+	case !hold:
+		d.policy.step(a.arrival(bound))
+	case f.alone+f.gathered > f.queue: // the policy does not count held attempts
+		a.refuse(f.refusal(queue.QueueFull))
+	}
 	if a.state == attemptWaits && f.placed() && f.count() == 0 {
 		f.place(true)
 	}
@@ -206,7 +217,9 @@ func (a *Attempt) run(now time.Duration, i *Instance, found residency.Start, r q
 	if len(i.attempts) == 0 {
 		i.busySince = now
 	}
+	i.countCalls()
 	i.attempts = append(i.attempts, a)
+	a.joinSession(i)
 	a.function.found[a.found]++
 	switch {
 	case a.abandoned && i.state == instanceReady: // its caller left during an earlier start, which was cancelled
@@ -236,6 +249,7 @@ func (a *Attempt) drop() {
 	if a.state != attemptNew {
 		delete(a.d.attempts, a.id)
 	}
+	a.leaveSession()
 	a.state = attemptOver
 }
 
@@ -247,6 +261,7 @@ func (a *Attempt) leaveInstance() (executed time.Duration) {
 	if !a.loading {
 		executed -= a.starting
 	}
+	i.countCalls()
 	i.attempts = slices.DeleteFunc(i.attempts, func(other *Attempt) bool { return other == a })
 	if len(i.attempts) == 0 {
 		a.function.served += now - i.busySince
@@ -313,11 +328,23 @@ func (a *Attempt) Finish(answered bool) {
 	case !answered:
 		a.fail()
 	default:
+		others := a.others()
 		executed := a.leaveInstance()
 		a.drop()
 		a.on.worked = true
-		a.learn(executed)
+		a.learn(executed, others)
 		a.d.policy.step(&queue.Completed{Execution: a.execution(executed)})
+	}
+}
+
+// Release ends an attempt that received a turn and runs nothing. Nothing is learned from it.
+func (a *Attempt) Release() {
+	a.d.mu.Lock()
+	defer a.d.mu.Unlock()
+	if a.state == attemptRuns {
+		a.leaveInstance()
+		a.drop()
+		a.d.policy.step(&queue.Completed{Execution: a.execution(0)})
 	}
 }
 
@@ -346,17 +373,19 @@ func cutLater(attempts []*Attempt, i *Instance) {
 // lastWords is how long output of an ended instance may still arrive.
 const lastWords = 2 * time.Second
 
-// learn adds the call's execution time to its function's costs, unless other calls ran on
-// the instance when it finished. Locked.
-func (a *Attempt) learn(executed time.Duration) {
+// learn adds the call's execution time, with the number of inferences that executed with it on average, to its
+// function's costs. If the server does not form batches of them, it ignores calls that end while others run on the
+// instance. Locked.
+func (a *Attempt) learn(executed time.Duration, others float64) {
 	f := a.d.functions[a.function.number]
-	if f == nil || a.on.outdated() || a.on.state != instanceReady || len(a.on.attempts) > 0 {
+	if f == nil || a.on.outdated() || a.on.state != instanceReady ||
+		len(a.on.attempts) > 0 && (!f.sharesInstance() || a.found == residency.HostWarm) {
 		return
 	}
 	if a.found == residency.HostWarm {
 		f.measured(a.d.classOf(a.on.gpu), loading, max(executed-f.warmOn(a.on.gpu), 0))
 	} else {
-		f.measured(a.d.classOf(a.on.gpu), running, executed)
+		f.measuredCall(a.d.classOf(a.on.gpu), executed, others)
 	}
 	f.relearn()
 }

@@ -9,12 +9,13 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/scale"
 )
 
-// A batch of calls is one invocation of the policy, with one Attempt. Its calls are admitted to the function's queue
-// one by one (Admit) and count there until the batch is sent (Dismiss).
+// For the policy, a batch of calls is one invocation: it has one Attempt. For the limit on queued calls (Function.queue),
+// each call of the batch counts, from Admit until Dismiss. Function.gathered is the number of these calls.
 
-// Admit counts a call that waits for its batch to be sent, with the given number of inferences. It returns the
-// largest batch that an instance of the function takes. It returns 0 if the call cannot share a batch, and a refusal
-// if the queue is full; in both cases, the call does not count. Otherwise, the caller must call Dismiss later.
+// Admit adds a call to the queued calls of the function, while the call waits for its batch to be sent. It returns the
+// number of inferences in the largest batch that an instance of the function takes. It returns 0 if a call with this
+// number of inferences cannot share a batch, and a refusal if the queue is full. In these two cases, it does not add the
+// call. Otherwise, the caller must call Dismiss when the wait ends.
 func (f *Function) Admit(inferences int) (maxBatch int, e *refusal.Error) {
 	f.d.mu.Lock()
 	defer f.d.mu.Unlock()
@@ -31,22 +32,24 @@ func (f *Function) Admit(inferences int) (maxBatch int, e *refusal.Error) {
 	return f.maxBatch, nil
 }
 
-// Readmit counts n calls again, which wait for another batch.
+// Readmit adds n dismissed calls to the queued calls again, because they wait for another batch. It does not check the
+// limit.
 func (f *Function) Readmit(n int) { f.Dismiss(-n) }
 
-// Dismiss records that n admitted calls no longer wait.
+// Dismiss removes n admitted calls from the queued calls, because they no longer wait.
 func (f *Function) Dismiss(n int) {
 	f.d.mu.Lock()
 	defer f.d.mu.Unlock()
 	f.gathered -= n
 }
 
-// queueFull reports whether the number of waiting calls has reached its limit. The policy counts a batch as one. Locked.
+// queueFull reports whether the number of queued calls has reached the limit: attempts that are not batches, and calls
+// that wait for their batch. The policy cannot check this, because it counts a batch as one invocation. Locked.
 func (f *Function) queueFull() bool { return f.alone+f.gathered >= f.queue }
 
-// SubmitBatch puts the attempt of a batch into the queue, or refuses it, like Submit. Its calls have been admitted.
-// since is the time at which the oldest call began to wait. SubmitBatch accepts batches while the gateway drains,
-// because their calls arrived before that.
+// SubmitBatch puts the attempt of a batch into the queue, or refuses it, like Submit. The calls of the batch must have
+// been admitted. since is the time at which the oldest of them began to wait: the queue timeout counts from then.
+// SubmitBatch also accepts batches while the gateway drains, because their calls arrived before that.
 func (d *Dispatcher) SubmitBatch(a *Attempt, f *Function, owner Owner, since time.Duration) {
 	a.batch = 1
 	d.submit(a, f, owner, func(now time.Duration) *refusal.Error {
@@ -55,13 +58,14 @@ func (d *Dispatcher) SubmitBatch(a *Attempt, f *Function, owner Owner, since tim
 	})
 }
 
-// Overdue returns the time by which a call that began to wait at since has exceeded the limit; it is negative before
-// that.
+// Overdue returns by how much a call that began to wait at since has exceeded the queue timeout. The result is negative
+// before the timeout.
 func (d *Dispatcher) Overdue(since time.Duration) time.Duration {
 	return d.Now() - since - d.cfg.QueueTimeout
 }
 
-// Sent records the number of calls in the attempt's batch. If the batch returns to the queue, they count there again.
+// Sent records that the attempt's batch was sent, with the given number of calls. If the attempt returns to the queue,
+// each of these calls counts as queued again.
 func (a *Attempt) Sent(calls int) {
 	a.d.mu.Lock()
 	defer a.d.mu.Unlock()
@@ -75,7 +79,8 @@ func (a *Attempt) Transfer(owner Owner) {
 	a.owner = owner
 }
 
-// MaxBatch returns the largest batch for an instance of the function; 0 means that it forms no batches.
+// MaxBatch returns the number of inferences in the largest batch for an instance: the batch of its record or, if that has
+// none, the limit in the function's definition. It returns 0 if the function forms no batches.
 func (f *Function) MaxBatch(r *instance.Record) int {
 	b := f.Calls().Batcher
 	switch {
@@ -87,10 +92,23 @@ func (f *Function) MaxBatch(r *instance.Record) int {
 	return b.Max
 }
 
-// perInvocation returns the number of requests of a plan's rate that an invocation on an instance stands for.
+// perInvocation returns the largest number of requests that one invocation of the policy on an instance can contain. The
+// rate of a plan counts these requests.
 func (f *Function) perInvocation(r *instance.Record) int { return max(f.MaxBatch(r), 1) }
 
-// batchOf returns the batch of an instance's configuration; 0 if there is no configuration or it is 1.
+// planRate returns the rate, in requests per second, that the plan states for an instance; 0 means that it states none. The
+// plan may assume batches that the function does not form, so that each request reaches the instance alone. A single
+// request takes at most as long as a whole batch. planRate then returns the number of batches per second, which is a
+// lower bound: 10 for a plan with 40 requests/s in batches of 4. Locked.
+func (f *Function) planRate(r *instance.Record) float64 {
+	if r.Batch > 1 && !f.definition.Batches() {
+		return r.RPS / float64(r.Batch)
+	}
+	return r.RPS
+}
+
+// batchOf returns the batch of an instance's configuration. It returns 0 if there is no configuration (nil), or if the
+// batch is 1.
 func batchOf(c *scale.Instance) int {
 	if c != nil && c.Request.Batch > 1 {
 		return c.Request.Batch
@@ -98,8 +116,8 @@ func batchOf(c *scale.Instance) int {
 	return 0
 }
 
-// setMaxBatch updates the largest batch that an instance of the function takes. Without instances, it is that of the
-// function. Locked.
+// setMaxBatch sets f.maxBatch to the largest MaxBatch of the function's live instances. If there are none, it sets
+// f.maxBatch to the limit in the function's definition. Locked.
 func (f *Function) setMaxBatch() {
 	b := f.Calls().Batcher
 	if b == nil {
@@ -117,7 +135,8 @@ func (f *Function) setMaxBatch() {
 	}
 }
 
-// callsIn returns the number of calls that attempts stand for.
+// callsIn returns the number of calls that the attempts contain: the calls of a batch that was sent, and 1 for
+// any other attempt.
 func callsIn(attempts []*Attempt) (n int) {
 	for _, a := range attempts {
 		n += max(a.batch, 1)

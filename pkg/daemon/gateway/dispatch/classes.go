@@ -14,15 +14,19 @@ type classCosts struct {
 	sent queue.Function // the durations that the policy has; zero if it has none
 }
 
-// classes returns the models of the GPUs, sorted. A class of GPUs is 1 plus the index of its model. If
-// all GPUs have the same model, there are no classes.
+// classes returns the models of the GPUs: the ones in gpuModels, then further ones, sorted. A class of GPUs
+// is 1 plus the index of its model, and does not change. If all GPUs have the same model, there are no
+// classes.
 func (d *Dispatcher) classes() []string {
-	var models []string
+	var further []string
 	for i := range d.cfg.GPUs {
-		models = append(models, d.cfg.GPUs[i].Model)
+		if !slices.Contains(d.gpuModels, d.cfg.GPUs[i].Model) {
+			further = append(further, d.cfg.GPUs[i].Model)
+		}
 	}
-	slices.Sort(models)
-	if models = slices.Compact(models); len(models) < 2 {
+	slices.Sort(further)
+	models := append(slices.Clone(d.gpuModels), slices.Compact(further)...)
+	if len(models) < 2 {
 		return nil
 	}
 	return models
@@ -30,11 +34,7 @@ func (d *Dispatcher) classes() []string {
 
 // classOf returns the class of a GPU, or 0 if all GPUs have the same model.
 func (d *Dispatcher) classOf(gpu int32) int32 {
-	i, _ := slices.BinarySearch(d.gpuModels, d.cfg.GPUs[gpu].Model)
-	if i == len(d.gpuModels) {
-		return 0
-	}
-	return int32(i) + 1
+	return int32(slices.Index(d.gpuModels, d.cfg.GPUs[gpu].Model)) + 1
 }
 
 // measured adds a measured duration on a GPU of a class. Locked.
@@ -42,6 +42,18 @@ func (v *version) measured(class int32, kind func(*durations) *mean, took time.D
 	kind(&v.costs.durations).add(took)
 	if class > 0 {
 		kind(&v.class(class).durations).add(took)
+	}
+}
+
+// measuredCall adds the duration of a warm call on a GPU of a class that executed with others. Locked.
+func (v *version) measuredCall(class int32, took time.Duration, others float64) {
+	c := &v.costs
+	c.addWarm(took, others)
+	if slope, known := c.durations.slope(); known {
+		c.slope, c.fitted = slope, true
+	}
+	if class > 0 {
+		v.class(class).addWarm(took, others)
 	}
 }
 

@@ -13,6 +13,9 @@ import (
 type costs struct {
 	durations
 
+	slope  float64 // the last durations.slope
+	fitted bool    // slope is known
+
 	mem      int64 // the most bytes that an instance used on its GPU
 	measured bool  // mem comes from an instance that has run a call
 }
@@ -20,12 +23,14 @@ type costs struct {
 // durations holds the measured durations of a function's calls.
 type durations struct {
 	warm, start, load mean // of a warm call, of a start, and of loading memory from the host
+	shared            mean // of a start on a GPU that has the weights already, see weights.go
+	line              line // of warm calls, see batchtimes.go
 }
 
 // Kinds of durations.
-func running(d *durations) *mean  { return &d.warm }
 func starting(d *durations) *mean { return &d.start }
 func loading(d *durations) *mean  { return &d.load }
+func sharing(d *durations) *mean  { return &d.shared }
 
 // mean is a moving average of durations, dominated by about the last `few` values.
 type mean struct {
@@ -62,6 +67,14 @@ func (f *Function) newSpec() queue.Function {
 	if s.Weight <= 0 {
 		s.Weight = 1
 	}
+	if f.idle != 0 {
+		s.Idle = max(f.idle, 0) // 0 means that there is no limit
+	}
+	if s.Batches = fn.Inflight > 1; s.Batches {
+		if s.BatchWindow = d.cfg.BatchWindow; fn.BatchWindow != nil {
+			s.BatchWindow = *fn.BatchWindow
+		}
+	}
 	for number := range d.cfg.GPUs { // if the GPUs are of several models, use the largest slice
 		if slice, known := f.slice(number); known {
 			s.Slice = max(s.Slice, area(slice))
@@ -71,8 +84,9 @@ func (f *Function) newSpec() queue.Function {
 		if s.Min, s.Idle = max(s.Min, int32(f.scaling.wanted)), beyondIdle; f.scaling.chooses {
 			s.Idle = 0 // it names the instances to stop
 		}
+		s.Max = max(s.Min, 1) // waiting calls start none beyond
 	}
-	if !d.Known.IsSet() {
+	if !d.Known.IsSet() || d.Unsupported(*fn) != "" {
 		s.Min = 0 // instances that are still to be adopted may satisfy it
 	}
 	if fn.Kind == function.Training { // the policy starts no jobs
@@ -86,11 +100,15 @@ func (f *Function) newSpec() queue.Function {
 		s.Mem = max(s.Mem, int64(gpu.FromMiB(known.MemMiB)))
 	}
 	s.MeasuredMem = d.memory.required(f, s.Mem)
+	f.readProfileSlope()
 	s.Warm, s.Cold, s.Load = f.expect(nil)
+	if f.sharesInstance() {
+		s.BatchSlope = f.batchSlope()
+	}
 	return s
 }
 
-// expect returns the expected duration of a warm call and of a cold call, and the time to load parked
+// expect returns the expected duration of a warm call, which is alone on its instance if it may share it, and of a cold call, and the time to load parked
 // memory. Unless it is nil, those measured on GPUs of a class take precedence. Locked.
 func (f *Function) expect(class *durations) (warm, cold, load time.Duration) {
 	warm, load = usualWarm, usualLoad
@@ -102,12 +120,16 @@ func (f *Function) expect(class *durations) (warm, cold, load time.Duration) {
 		}
 		warm, start, load = known.Warm, max(known.Cold-known.Warm, 0), known.Load
 	}
+	slope := 0.
+	if f.sharesInstance() {
+		slope = f.batchSlope()
+	}
 	for _, d := range []*durations{&f.costs.durations, class} {
 		if d == nil {
 			continue
 		}
 		if d.warm.n > 0 {
-			warm = d.warm.value
+			warm = time.Duration(float64(d.warm.value) / d.usual(slope))
 		}
 		if d.start.n > 0 {
 			start = d.start.value
@@ -126,15 +148,20 @@ func (f *Function) expect(class *durations) (warm, cold, load time.Duration) {
 // tenth from the last one sent, or if the memory has changed. Locked.
 func (f *Function) relearn() {
 	f.relearnClasses()
+	f.relearnShared()
 	warm, cold, load := f.expect(nil)
 	l := &f.d.memory
 	grown := slices.ContainsFunc(l.gpus, func(m gpuMemory) bool { return m.changed(l.required(f, f.spec.Mem), f.spec.MeasuredMem) })
-	if !grown && near(warm, f.spec.Warm) && near(cold, f.spec.Cold) && near(load, f.spec.Load) {
+	slope := 0.
+	if f.sharesInstance() {
+		slope = f.batchSlope()
+	}
+	fullest := func(slope float64) time.Duration { return queue.InBatch(warm, slope, int(f.spec.Inflight)) }
+	if !grown && near(warm, f.spec.Warm) && near(cold, f.spec.Cold) && near(load, f.spec.Load) && near(fullest(slope), fullest(f.spec.BatchSlope)) {
 		return
 	}
-	s := f.newSpec()
-	f.spec.Warm, f.spec.Cold, f.spec.Load, f.spec.MeasuredMem = s.Warm, s.Cold, s.Load, s.MeasuredMem
-	f.d.policy.step(&queue.Learned{Function: f.number, Spec: s})
+	f.spec.Warm, f.spec.Cold, f.spec.Load, f.spec.BatchSlope, f.spec.MeasuredMem = warm, cold, load, slope, l.required(f, f.spec.Mem)
+	f.d.policy.step(&queue.Learned{Function: f.number, Spec: f.spec})
 }
 
 func near(a, b time.Duration) bool { return max(a-b, b-a) <= b/10 }

@@ -51,6 +51,7 @@ type Config struct {
 	GPUs        []GPU // indexed by GPU number
 	SideBySide  bool  // instances without a profile share the SMs and run at the same time; otherwise they take turns
 
+	BatchWindow  time.Duration // how long calls join a running batch while others wait, for a function that sets none
 	Queue        int           // limit on the queued calls of a function that sets none
 	QueueTimeout time.Duration // longest time that a call waits for a slot on an instance
 	Timeout      time.Duration // longest pause of an answer, for a function that sets no timeout
@@ -62,6 +63,9 @@ type Config struct {
 	Scaling     *scale.Options     // parameters of the scaler and the estimator, without the bounds; nil means the defaults
 	Park        string             // ParkSwap or ParkCheckpoint; empty: idle instances keep their memory on the GPU
 	AdoptParked bool               // the memory of adopted instances may be on the host, so Shell.Unpark precedes their first call
+
+	// Unsupported, if set, returns why the gateway can never start an instance of a function, or "".
+	Unsupported func(function.Function) string
 
 	// LearnedFile keeps the measured costs of functions for the next gateway. If it is empty, they are
 	// lost at the end.
@@ -128,7 +132,7 @@ type Dispatcher struct {
 	log   *slog.Logger
 	life  context.Context // parent context of all starts and function versions
 	shell Shell
-	names atomic.Pointer[map[string]*Function] // the applied functions by name
+	names atomic.Pointer[nameTable]
 
 	placesScaled bool // the placer chooses the GPUs of scaled instances
 
@@ -140,7 +144,9 @@ type Dispatcher struct {
 	settings    Settings
 	numbers     queue.Numbers // numbers of functions
 	tenants     queue.Numbers
-	gpuModels   []string // see classes
+	gpuModels   []string           // see classes
+	weights     map[weightsOn]bool // see SetWeights
+	closed      map[int32]bool     // GPUs that SetGPUs has closed
 	functions   map[int32]*Function
 	attempts    map[int64]*Attempt // queued and running attempts, without probes
 	instances   map[residency.ID]*Instance
@@ -166,7 +172,7 @@ func New(life context.Context, cfg Config, settings Settings) (*Dispatcher, erro
 	d := &Dispatcher{
 		cfg: cfg, log: cfg.Log, life: life, settings: settings, Known: make(Signal), Draining: make(Signal),
 		functions: map[int32]*Function{}, attempts: map[int64]*Attempt{}, instances: map[residency.ID]*Instance{}, faults: map[string]standing{},
-		lastAdopted: residency.None,
+		lastAdopted: residency.None, closed: map[int32]bool{},
 	}
 	if d.placer, d.placesScaled, err = newPlacer(&cfg); err != nil {
 		return nil, err
@@ -174,7 +180,7 @@ func New(life context.Context, cfg Config, settings Settings) (*Dispatcher, erro
 	d.gpuModels = d.classes()
 	d.memory = newLedger(d)
 	d.loadLearned()
-	d.names.Store(&map[string]*Function{})
+	d.names.Store(&nameTable{})
 	if cfg.Now == nil {
 		began := time.Now()
 		cfg.Now = func() time.Duration { return time.Since(began) }
@@ -196,8 +202,8 @@ func (d *Dispatcher) Begin(shell Shell) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.shell = shell
-	for i, gpu := range d.cfg.GPUs {
-		d.policy.step(&queue.GPUSet{GPU: int32(i), Slots: d.cfg.Concurrency, Mem: gpu.Mem, Class: d.classOf(int32(i))})
+	for i := range d.cfg.GPUs {
+		d.openGPU(int32(i))
 	}
 }
 
@@ -250,11 +256,7 @@ func (s Signal) IsSet() bool {
 }
 
 // Idle reports whether no attempt remains, probes excluded.
-func (d *Dispatcher) Idle() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return len(d.attempts) == 0
-}
+func (d *Dispatcher) Idle() bool { return d.Attempts() == 0 }
 
 // CutAll cuts all remaining calls, probes included, with ErrDraining.
 func (d *Dispatcher) CutAll() {
@@ -285,18 +287,31 @@ func (d *Dispatcher) Reconfigure(s Settings) {
 func (d *Dispatcher) Apply(functions []function.Function) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	names, models := map[string]*Function{}, d.models(functions)
+	names, models := nameTable{map[string]*Function{}, map[string]*Function{}}, d.models(functions)
 	for _, fn := range functions {
-		names[fn.Name] = d.set(fn, models[fn.Name])
+		f := d.set(fn, models[fn.Name])
+		names.functions[fn.Name] = f
+		for _, name := range fn.Names() {
+			names.models[function.CanonicalName(name)] = f
+		}
 	}
 	for _, f := range d.inOrder() {
-		if names[f.name] == nil && !f.removed {
+		if names.functions[f.name] == nil && !f.removed {
 			f.removed = true
 			f.renew()
 			d.policy.step(&queue.FunctionRemoved{Function: f.number})
 		}
 	}
 	d.names.Store(&names)
+}
+
+// SetApplied records when the functions were applied, by name.
+func (d *Dispatcher) SetApplied(times map[string]time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, f := range d.functions {
+		f.applied = times[f.name]
+	}
 }
 
 // set applies a new or changed function with the given queue.Function.Model. Locked.
@@ -350,8 +365,19 @@ func (d *Dispatcher) inOrder() []*Function {
 	})
 }
 
+// nameTable holds the applied functions by name. It is never changed.
+type nameTable struct {
+	functions map[string]*Function
+	models    map[string]*Function // by the canonical form of names and aliases
+}
+
 // Function returns the applied function with that name, or nil.
-func (d *Dispatcher) Function(name string) *Function { return (*d.names.Load())[name] }
+func (d *Dispatcher) Function(name string) *Function { return d.names.Load().functions[name] }
+
+// Model returns the applied function with that name or alias, or nil.
+func (d *Dispatcher) Model(name string) *Function {
+	return d.names.Load().models[function.CanonicalName(name)]
+}
 
 // ResumeIDs continues numbering the gateway's own instances after the highest number in the
 // records.
@@ -375,4 +401,11 @@ func (d *Dispatcher) Own() (out []instance.Record) {
 		}
 	}
 	return out
+}
+
+// Attempts returns the number of queued and running attempts, probes excluded.
+func (d *Dispatcher) Attempts() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.attempts)
 }

@@ -33,6 +33,7 @@ type Function struct {
 	// Dispatcher.mu guards the rest.
 	definition function.Function
 	since      time.Time      // when the gateway learned of it
+	applied    time.Time      // when it was applied; zero means unknown
 	removed    bool           // it is no longer applied
 	queue      int            // limit on queued calls
 	model      int32          // queue.Function.Model
@@ -45,6 +46,7 @@ type Function struct {
 	placing    placing
 	served     time.Duration // time during which instances were busy, failed starts excluded
 
+	sessions    sessions
 	falseMisses int64 // dispatches that missesFalsely counts
 	*version
 }
@@ -55,6 +57,12 @@ type CallLimits struct {
 	Idle    time.Duration // of an upgraded connection; 0 means no limit
 	Probes  function.Probes
 	Batcher *function.Batcher // nil if calls form no batches
+	Served  string            // the name in place of the model of calls; empty means that it is kept
+
+	// Comments lets callers that wait for a stream get comments meanwhile.
+	Comments bool
+
+	Affinity function.Affinity
 }
 
 // version is the state of one version of a function. A version begins when the function is
@@ -64,17 +72,21 @@ type version struct {
 	life context.Context // ends with the version
 	end  context.CancelFunc
 
-	contract string // of its latest instance; empty before the first instance is ready
-	costs    costs
-	byClass  map[int32]*classCosts // by class of GPU; empty if all GPUs have the same model
-	fails    int                   // failed starts in a row
-	failure  error                 // error of the latest failed start
-	restarts Backoff               // for instances that exited on their own
-	early    Backoff               // for instances that scale.min keeps and that exit soon after their start
-	delayed  int                   // instances that exited too soon and are not replaced yet
-	maxMin   int                   // while delayed > 0: the highest scale.min to send to the policy
-	scaling  *autoscaling
-	unit     scale.Instance // configuration of the instances that its autoscaler starts
+	contract     string // of its latest instance; empty before the first instance is ready
+	context      int64  // context length that its latest instance reported, in tokens; 0 means unknown
+	costs        costs
+	byClass      map[int32]*classCosts    // by class of GPU; empty if all GPUs have the same model
+	profileSlope *float64                 // slope of batches according to the profile; nil if it has none
+	sentOn       map[int32]queue.Function // by GPU with the weights: the durations that the policy has
+	fails        int                      // failed starts in a row
+	failure      error                    // error of the latest failed start
+	restarts     Backoff                  // for instances that exited on their own
+	early        Backoff                  // for instances that scale.min keeps and that exit soon after their start
+	delayed      int                      // instances that exited too soon and are not replaced yet
+	idle         time.Duration            // overrides scale.idle if it is not 0; negative: idle instances do not stop
+	maxMin       int                      // while delayed > 0: the highest scale.min to send to the policy
+	scaling      *autoscaling
+	unit         scale.Instance // configuration of the instances that its autoscaler starts
 }
 
 // Name returns the function's name.
@@ -99,8 +111,13 @@ func (f *Function) define(fn function.Function) {
 			f.d.log.Warn("the profile's rows are not used, because batches of their size reach no instance; set batcher or inflight", "function", fn.Name, "largest_batch", most)
 		}
 	}
+	if why := f.d.Unsupported(fn); why != "" {
+		f.d.log.Warn("the gateway cannot start a function", "function", fn.Name, "why", why)
+	}
 	f.definition, f.queue = fn, cmp.Or(fn.Queue, f.d.cfg.Queue)
-	limits := &CallLimits{Timeout: cmp.Or(fn.Timeout, f.d.cfg.Timeout), Idle: fn.Scale.Idle, Probes: fn.Probed(), Batcher: fn.Batcher}
+	limits := &CallLimits{Timeout: cmp.Or(fn.Timeout, f.d.cfg.Timeout), Idle: fn.Scale.Idle, Probes: fn.Probed(), Batcher: fn.Batcher,
+		Served: fn.Served, Comments: bool(fn.LoadingComments), Affinity: fn.Affinity}
+	f.sessions.configure(fn.Affinity)
 	if fn.KeepUpgraded {
 		limits.Idle = 0
 	}
@@ -140,6 +157,7 @@ func (f *Function) respec() {
 	f.spec = f.newSpec()
 	f.d.policy.step(functionSet(f, f.spec, false))
 	f.relearnClasses()
+	f.relearnShared()
 }
 
 // respecFor sends another spec to the policy for one step, and then the current one.
@@ -161,6 +179,27 @@ func (f *Function) StopIdle() {
 	now := f.spec
 	now.Min, now.Idle = 0, 1
 	f.respecFor(now)
+}
+
+// longestIdle is the longest time for which an idle instance is kept that ends at all.
+const longestIdle = 10 * 365 * 24 * time.Hour
+
+// KeepIdle makes idle instances of the function's current version stop after the given time, in place of
+// scale.idle. Idle instances stop at once if it is 0, and then scale.idle applies again; negative: they do not
+// stop because they are idle. It has no effect if an autoscaler decides.
+func (f *Function) KeepIdle(d time.Duration) {
+	switch {
+	case d == 0:
+		f.StopIdle()
+	case d > longestIdle:
+		d = -1
+	}
+	f.d.mu.Lock()
+	defer f.d.mu.Unlock()
+	if !f.removed && f.idle != d {
+		f.idle = d
+		f.respec()
+	}
 }
 
 // count returns the number of the function's running and starting instances of its current
@@ -235,6 +274,7 @@ func startFailed(f *Function, cause error) *refusal.Error {
 	e := &refusal.Error{Code: refusal.StartFailed, Message: fmt.Sprintf("cannot start an instance of function %s", f.name)}
 	if cause != nil {
 		e.Message += ": " + cause.Error()
+		e.Hint = ports.Hint(cause)
 	}
 	return e
 }

@@ -49,8 +49,11 @@ type Instance struct {
 	unparking  bool
 	prefetched bool // the policy requested the current unparking
 	memory     instanceMemory
-	attempts   []*Attempt // attempts dispatched to it
+	attempts   []*Attempt    // attempts dispatched to it
+	calls      time.Duration // sum of the times of its attempts until counted
+	counted    time.Duration
 	probes     []*Attempt
+	hadWeights bool          // its GPU had the weights when its start began
 	idleSince  time.Duration // when its start or its latest work ended; during its start, when the start began
 	busySince  time.Duration // when its current work began
 	worked     bool          // it has completed a call
@@ -77,6 +80,13 @@ func (i *Instance) Record() instance.Record {
 // its function that has ended. Locked.
 func (i *Instance) outdated() bool { return i.own && i.version != i.function.version }
 
+// SetContext records the context length that the instance reports, in tokens.
+func (i *Instance) SetContext(tokens int64) {
+	i.d.mu.Lock()
+	defer i.d.mu.Unlock()
+	i.version.context = tokens
+}
+
 // unneeded reports whether the instance is outdated, or its autoscaler has asked to stop it.
 // Locked.
 func (i *Instance) unneeded() bool { return i.retired || i.outdated() }
@@ -100,6 +110,7 @@ func (d *Dispatcher) start(now time.Duration, number, on int32, id residency.ID)
 		d.lastName++
 		s = &placedStart{id: f.instanceID(d.lastName), gpus: []int{int(on)}, config: f.nextConfig(int(on))}
 	}
+	i.hadWeights = d.weights[weightsKey(&f.definition, on)]
 	if i.config = f.unit; s.config != nil {
 		i.config = *s.config
 	}
@@ -169,7 +180,11 @@ func (i *Instance) Started(r instance.Record) bool {
 	i.state, i.record, i.idleSince = instanceReady, &r, now
 	v := i.version
 	v.fails, v.failure, v.contract = 0, nil, r.Contract
-	v.measured(d.classOf(i.gpu), starting, took)
+	kind := starting
+	if i.hadWeights {
+		kind = sharing
+	}
+	v.measured(d.classOf(i.gpu), kind, took)
 	if len(i.attempts) == 0 {
 		d.policy.step(&queue.Ready{Instance: i.id, Function: i.function.number})
 		return true
@@ -209,7 +224,7 @@ func (i *Instance) NotStarted(cause error) bool {
 	i.forget()
 	var starved *shortError
 	short := errors.As(cause, &starved)
-	if !short {
+	if !short && !d.closed[i.gpu] {
 		i.version.fails++
 	}
 	i.version.failure = cause
@@ -238,6 +253,7 @@ func (i *Instance) forget() {
 	i.state = instanceGone
 	delete(i.d.instances, i.id)
 	i.function.instances--
+	i.function.sessions.forget(i)
 	i.d.placer.Remove(i.record.ID)
 	i.function.setMaxBatch()
 	i.shareMemory()

@@ -29,6 +29,9 @@ func (d *Dispatcher) NewJob(name string, unfinished map[string]int) (instance.Re
 	}
 	best := -1
 	for n, g := range d.cfg.GPUs {
+		if d.closed[int32(n)] {
+			continue
+		}
 		fits := d.memory.gpus[n].capacity == 0 || int64(f.definition.GPUMem) <= d.memory.gpus[n].capacity
 		if fits && (best < 0 || unfinished[g.Name] < unfinished[d.cfg.GPUs[best].Name]) {
 			best = n

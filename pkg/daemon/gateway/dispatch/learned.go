@@ -17,6 +17,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/launch"
+	"github.com/gfaas/gfaas/pkg/profile"
 )
 
 // learned is the content of Config.LearnedFile: the costs that gateways have measured.
@@ -31,27 +32,38 @@ const learnedVersion = 1
 type learnedCosts struct {
 	Definition string `json:"definition"` // costKey of the function
 	learnedDurations
-	MemBytes int64                       `json:"mem_bytes"` // the most that an instance used; 0 if it is unknown
-	ByModel  map[string]learnedDurations `json:"gpu_models,omitempty"`
+	BatchSlope *float64                    `json:"batch_slope,omitempty"` // of a line through the durations of calls in batches
+	MemBytes   int64                       `json:"mem_bytes"`             // the most that an instance used; 0 if it is unknown
+	ByModel    map[string]learnedDurations `json:"gpu_models,omitempty"`
 }
 
 // learnedDurations are means, and of how many values they are.
 type learnedDurations struct {
-	WarmMS  float64 `json:"warm_ms"`
-	Calls   int     `json:"calls"`
-	StartMS float64 `json:"start_ms"`
-	Starts  int     `json:"starts"`
-	LoadMS  float64 `json:"load_ms"`
-	Loads   int     `json:"loads"`
+	WarmMS   float64 `json:"warm_ms"`
+	Calls    int     `json:"calls"`
+	Others   float64 `json:"others,omitempty"` // mean number of further inferences that executed with a call
+	StartMS  float64 `json:"start_ms"`
+	Starts   int     `json:"starts"`
+	LoadMS   float64 `json:"load_ms"`
+	Loads    int     `json:"loads"`
+	SharedMS float64 `json:"shared_start_ms"` // starts on a GPU that had the weights
+	Shared   int     `json:"shared_starts"`
 }
 
 func (l *learnedDurations) means() durations {
-	return durations{warm: meanOf(l.WarmMS, l.Calls), start: meanOf(l.StartMS, l.Starts), load: meanOf(l.LoadMS, l.Loads)}
+	d := durations{warm: meanOf(l.WarmMS, l.Calls), start: meanOf(l.StartMS, l.Starts), load: meanOf(l.LoadMS, l.Loads), shared: meanOf(l.SharedMS, l.Shared)}
+	if l.Others > 0 && l.Others < maxOthers && d.warm.n > 0 {
+		d.line = line{l.Others, l.Others * l.Others, l.Others * float64(d.warm.value)}
+	}
+	return d
 }
 
 func (d *durations) learned() learnedDurations {
-	return learnedDurations{WarmMS: d.warm.ms(), Calls: d.warm.n, StartMS: d.start.ms(), Starts: d.start.n, LoadMS: d.load.ms(), Loads: d.load.n}
+	return learnedDurations{WarmMS: d.warm.ms(), Calls: d.warm.n, Others: d.line.others, StartMS: d.start.ms(), Starts: d.start.n, LoadMS: d.load.ms(), Loads: d.load.n, SharedMS: d.shared.ms(), Shared: d.shared.n}
 }
+
+// maxOthers is the limit on Others in a file, which may have been edited.
+const maxOthers = 1 << 20
 
 // costKey identifies what the costs of a function depend on: how its instances are started, and the
 // models of the GPUs.
@@ -95,6 +107,9 @@ func (f *Function) recall() {
 		return
 	}
 	f.costs = costs{durations: known.means(), mem: known.MemBytes, measured: known.MemBytes > 0}
+	if s := known.BatchSlope; s != nil && *s >= 0 && *s <= profile.MaxBatchSlope {
+		f.costs.slope, f.costs.fitted = *s, true
+	}
 	for i, model := range f.d.gpuModels {
 		if on, measured := known.ByModel[model]; measured {
 			f.class(int32(i) + 1).durations = on.means()
@@ -144,7 +159,7 @@ func (d *Dispatcher) learnedNow() learned {
 	all := learned{learnedVersion, map[string]learnedCosts{}}
 	for _, f := range d.functions {
 		c := &f.costs
-		if f.removed || c.warm.n+c.start.n+c.load.n == 0 && !c.measured {
+		if f.removed || c.warm.n+c.start.n+c.load.n+c.shared.n == 0 && !c.measured {
 			continue
 		}
 		known := learnedCosts{Definition: d.costKey(f.definition), learnedDurations: c.learned()}
@@ -153,6 +168,9 @@ func (d *Dispatcher) learnedNow() learned {
 				known.ByModel = map[string]learnedDurations{}
 			}
 			known.ByModel[d.gpuModels[class-1]] = on.learned()
+		}
+		if c.fitted {
+			known.BatchSlope = new(c.slope)
 		}
 		if c.measured {
 			known.MemBytes = c.mem

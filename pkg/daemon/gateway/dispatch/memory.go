@@ -46,8 +46,14 @@ const (
 type ledger struct {
 	d       *Dispatcher
 	gpus    []gpuMemory
-	context int64                 // the smallest context measured so far, in bytes
-	ended   map[int]time.Duration // by PID of an instance that died: until when its memory does not count as another program's
+	context int64                     // the smallest context measured so far, in bytes
+	ended   map[process]time.Duration // processes of instances that died: until when their memory does not count as another program's
+}
+
+// process identifies a process. PIDs of different nodes may be equal.
+type process struct {
+	node string // empty for the gateway's own machine
+	pid  int
 }
 
 // gpuMemory holds the measurements of one GPU.
@@ -70,20 +76,20 @@ type occupant struct {
 
 // instanceMemory holds the measurements of one instance.
 type instanceMemory struct {
-	pids     map[int]bool    // its processes that use a GPU
-	started  bool            // it is ready, although Started may not have been called yet
-	measured bool            // size and residual were sent to the policy
-	size     int64           // bytes that the instance uses
-	residual int64           // bytes of size that stay on the GPU while it is parked
-	further  map[int32]int64 // bytes on its further GPUs
+	pids     map[process]bool // its processes that use a GPU
+	started  bool             // it is ready, although Started may not have been called yet
+	measured bool             // size and residual were sent to the policy
+	size     int64            // bytes that the instance uses
+	residual int64            // bytes of size that stay on the GPU while it is parked
+	further  map[int32]int64  // bytes on its further GPUs
 }
 
 func newInstanceMemory() instanceMemory {
-	return instanceMemory{pids: map[int]bool{}, further: map[int32]int64{}}
+	return instanceMemory{pids: map[process]bool{}, further: map[int32]int64{}}
 }
 
 func newLedger(d *Dispatcher) ledger {
-	l := ledger{d: d, ended: map[int]time.Duration{}}
+	l := ledger{d: d, ended: map[process]time.Duration{}}
 	for _, gpu := range d.cfg.GPUs {
 		l.gpus = append(l.gpus, gpuMemory{capacity: gpu.Mem})
 	}
@@ -100,12 +106,12 @@ func (m *gpuMemory) changed(a, b int64) bool {
 	return max(a-b, b-a) > least
 }
 
-// Measured processes a report of the token daemon and one report per GPU of its driver, and
-// sends the changes to the policy. Each report may be nil.
-func (d *Dispatcher) Measured(s *wire.Status, drivers []*Memory) {
+// Measured processes a report of the token daemon, which may be nil, and the reports of the drivers by GPU, and
+// sends the changes to the policy.
+func (d *Dispatcher) Measured(s *wire.Status, drivers map[string]Memory) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if s != nil || len(d.instances) == 0 { // without s, instances cannot be told from other programs
+	if s != nil || len(d.instances) == 0 {
 		d.memory.measured(s, drivers)
 	}
 }
@@ -122,7 +128,7 @@ func (i *Instance) SetMeasurable() {
 type uses struct{ allocated, parked, context, imported int64 }
 
 // measured stores measurements and sends the changes to the policy. Locked.
-func (l *ledger) measured(s *wire.Status, drivers []*Memory) {
+func (l *ledger) measured(s *wire.Status, drivers map[string]Memory) {
 	ids := map[string]*Instance{}
 	for _, v := range l.d.instances {
 		ids[v.record.ID] = v
@@ -135,8 +141,12 @@ func (l *ledger) measured(s *wire.Status, drivers []*Memory) {
 	}
 	for i := range l.gpus {
 		m := &l.gpus[i]
-		if m.known = drivers[i] != nil; m.known {
-			m.driver = *drivers[i]
+		name := l.d.cfg.GPUs[i].Name
+		reported, known := drivers[name]
+		_, covered := clientsOn(s, name)
+		// Without a report of its clients, instances cannot be told from other programs.
+		if m.known = known && (covered || len(ids) == 0); m.known {
+			m.driver = reported
 		} else {
 			m.driver.Processes = nil
 		}
@@ -168,10 +178,12 @@ func (l *ledger) measured(s *wire.Status, drivers []*Memory) {
 // programs. Locked.
 func (l *ledger) usesOn(gpu int32, s *wire.Status, ids map[string]*Instance) (on map[*Instance]*uses, own int64) {
 	m := &l.gpus[gpu]
+	node := nodeOf(l.d.cfg.GPUs[gpu].Name)
 	on = map[*Instance]*uses{}
 	counted := map[int]bool{} // PIDs
 	if s != nil {
-		for _, c := range clientsOn(s, l.d.cfg.GPUs[gpu].Name) {
+		clients, _ := clientsOn(s, l.d.cfg.GPUs[gpu].Name)
+		for _, c := range clients {
 			v := ids[c.Instance]
 			if v == nil {
 				continue
@@ -187,26 +199,26 @@ func (l *ledger) usesOn(gpu int32, s *wire.Status, ids map[string]*Instance) (on
 			u.allocated, u.parked, u.context, u.imported = u.allocated+allocated, u.parked+parked, u.context+context, u.imported+fromMiB(c.MemImportedMiB)
 			own += resident
 			if c.PID > 0 {
-				counted[c.PID], v.memory.pids[c.PID] = true, true
+				counted[c.PID], v.memory.pids[process{node, c.PID}] = true, true
 			}
 			if context > 0 && (l.context == 0 || context < l.context) {
 				l.context = context
 			}
 		}
 	}
-	count := func(pid int) { // of an instance that s does not list now
-		if bytes, known := m.driver.Processes[pid]; known && !counted[pid] {
-			counted[pid] = true
+	count := func(p process) { // of an instance that s does not list now
+		if bytes, known := m.driver.Processes[p.pid]; known && p.node == node && !counted[p.pid] {
+			counted[p.pid] = true
 			own += bytes
 		}
 	}
 	for _, v := range ids {
-		for pid := range v.memory.pids {
-			count(pid)
+		for p := range v.memory.pids {
+			count(p)
 		}
 	}
-	for pid := range l.ended {
-		count(pid)
+	for p := range l.ended {
+		count(p)
 	}
 	m.programs = m.programs[:0]
 	for pid, bytes := range m.driver.Processes {
@@ -399,17 +411,17 @@ func (l *ledger) use(gpu int32) string {
 		out += ", instances of this gateway use " + size(own)
 	}
 	if m.others > m.driver.Total/memorySteps {
-		out += ", other programs use " + size(m.others) + m.names()
+		out += ", other programs use " + size(m.others) + m.names(nodeOf(name) == "")
 	}
 	return out
 }
 
-// names lists the other programs that use the most memory.
-func (m *gpuMemory) names() string {
+// names lists the other programs that use the most memory. here means that they run on this machine.
+func (m *gpuMemory) names(here bool) string {
 	var out []string
 	for _, o := range m.programs[:min(len(m.programs), maxNamed)] {
 		name := fmt.Sprintf("process %d", o.pid)
-		if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", o.pid)); err == nil {
+		if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", o.pid)); here && err == nil {
 			name += ", " + strings.TrimSpace(string(text))
 		}
 		out = append(out, fmt.Sprintf("%s: %s", name, size(o.bytes)))
@@ -427,12 +439,22 @@ func size(bytes int64) string {
 
 func fromMiB(mib float64) int64 { return int64(max(mib, 0) * (1 << 20)) }
 
-// clientsOn returns the report's clients on a GPU.
-func clientsOn(s *wire.Status, gpu string) []wire.ClientStatus {
+// clientsOn returns the report's clients on a GPU. It returns false if the report does not cover the GPU. A report of
+// this machine covers all of its GPUs, and one of a swarm those that it lists, because nodes may not answer.
+func clientsOn(s *wire.Status, name string) ([]wire.ClientStatus, bool) {
+	if s == nil {
+		return nil, false
+	}
 	for _, g := range s.GPUs {
-		if g.GPU == gpu {
-			return g.Clients
+		if g.GPU == name {
+			return g.Clients, true
 		}
 	}
-	return nil
+	return nil, nodeOf(name) == ""
+}
+
+// nodeOf returns the node of a GPU; it is empty for a GPU of this machine.
+func nodeOf(name string) string {
+	node, _ := gpu.SplitNode(name)
+	return node
 }

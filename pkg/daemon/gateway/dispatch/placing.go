@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/refusal"
+	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/policy/placement"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
@@ -277,8 +278,7 @@ func (d *Dispatcher) gpuNames(numbers []int) (names []string) {
 	return names
 }
 
-// Unstartable returns why this gateway can never start an instance of the function, which
-// spans several GPUs, or "".
+// Unstartable returns why this gateway can never start an instance of the function, or "".
 func (f *Function) Unstartable() string {
 	f.d.mu.Lock()
 	defer f.d.mu.Unlock()
@@ -287,6 +287,9 @@ func (f *Function) Unstartable() string {
 
 // unstartable implements Unstartable. Locked.
 func (f *Function) unstartable() string {
+	if why := f.d.Unsupported(f.definition); why != "" {
+		return why
+	}
 	large := 0
 	for _, g := range f.d.cfg.GPUs {
 		if g.Mem == 0 || g.Mem >= int64(f.definition.GPUMem) {
@@ -302,6 +305,14 @@ func (f *Function) unstartable() string {
 	return fmt.Sprintf("it spans %d GPUs, and of the gateway's GPUs, %d have %v of memory", f.definition.GPUs, large, f.definition.GPUMem)
 }
 
+// Unsupported returns why the gateway supports no function with this definition, or "".
+func (d *Dispatcher) Unsupported(fn function.Function) string {
+	if d.cfg.Unsupported == nil {
+		return ""
+	}
+	return d.cfg.Unsupported(fn)
+}
+
 // unserved returns the refusal for a call of a training function, or of a function that has no
 // instance and that the gateway can never start, and otherwise nil. Instances of a plan may still
 // serve the latter. Locked.
@@ -312,6 +323,9 @@ func (f *Function) unserved() *refusal.Error {
 	why := f.unstartable()
 	if why == "" || f.count() > 0 {
 		return nil
+	}
+	if f.d.Unsupported(f.definition) != "" {
+		return &refusal.Error{Code: refusal.StartFailed, Message: fmt.Sprintf("the gateway cannot start function %s: %s", f.name, why)}
 	}
 	return &refusal.Error{Code: refusal.StartFailed,
 		Message: fmt.Sprintf("function %s has no instance, and the gateway cannot start one: %s", f.name, why),

@@ -151,7 +151,7 @@ func (f *Function) nextConfig(number int) *scale.Instance {
 // row with the slice of the instance or, if there is none, the throughput that the plan
 // states. Without either, it is the configuration by which the function is scaled. Locked.
 func (f *Function) configOf(r *instance.Record, number int) scale.Instance {
-	row := profile.Row{Function: f.name, Config: profile.Config{SMPct: r.Slice.SMPct, Quota: r.Slice.QuotaRequest, Batch: 1}, ThroughputRPS: r.RPS}
+	row := profile.Row{Function: f.name, Config: profile.Config{SMPct: r.Slice.SMPct, Quota: r.Slice.QuotaRequest, Batch: 1}, ThroughputRPS: f.planRate(r)}
 	at := slices.IndexFunc(f.rowsOn(number), func(p profile.Row) bool {
 		return p.SMPct == row.SMPct && p.Quota == row.Quota && p.ThroughputRPS > 0
 	})
@@ -200,6 +200,7 @@ func (f *Function) newScaling() *autoscaling {
 
 // rescale begins to scale by the rows of another profile. Locked.
 func (f *Function) rescale() {
+	f.readProfileSlope()
 	if unit := f.scaleUnit(); unit != nil {
 		f.unit = *unit
 	}

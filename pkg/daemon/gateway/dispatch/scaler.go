@@ -18,7 +18,7 @@ import (
 func Scalers() []string { return append([]string{"none"}, scale.Names()...) }
 
 // autoscaling is a function's autoscaler with its state. Dispatcher.mu guards it. The
-// policy keeps at least as many instances as the scaler wants. If the scaler chooses the
+// policy keeps as many instances as the scaler wants, and starts one for a waiting call if there is none. If the scaler chooses the
 // configuration of each instance, it also chooses the instances to stop. Otherwise all
 // instances are alike, and the policy stops surplus instances that are idle.
 type autoscaling struct {
@@ -67,7 +67,7 @@ func (d *Dispatcher) scale() {
 		now, before, rps := d.policy.now(), f.scaling.wanted, f.scaling.rps()
 		why := f.scaling.tick(now, running[f], f.unit)
 		d.policy.recorder.load(now, f.name, rps, f.scaling.wanted)
-		retired := f.retire(running[f])
+		retired := f.retire()
 		if f.scaling.wanted != before {
 			d.log.Info("scaled", "function", f.name, "scaler", d.cfg.Scaler, "from", before, "to", f.scaling.wanted, "why", why.String())
 		}
@@ -175,31 +175,20 @@ func (s *autoscaling) tick(now time.Duration, running []*Instance, unit scale.In
 // rps returns the load since the last tick, in calls per second.
 func (s *autoscaling) rps() float64 { return float64(s.calls) / scaleEvery.Seconds() }
 
-// retire stops the surplus instances of a scaler that chooses, in its order. If waiting
-// calls start instances as well, it stops only as many as have been idle for beyondIdle:
-// otherwise the next calls would start them again. It queues the events for the next step of
-// the policy, and reports whether there are any. Locked.
-func (f *Function) retire(running []*Instance) bool {
+// retire stops the surplus instances of a scaler that chooses. It queues the events for the
+// next step of the policy, and reports whether there are any. Locked.
+func (f *Function) retire() bool {
 	s := f.scaling
 	if !s.chooses {
 		return false // the policy stops surplus instances that are idle
 	}
-	most := len(s.surplus)
-	if !f.placed() {
-		idle := 0
-		for _, i := range running {
-			if i.own && i.state == instanceReady && len(i.attempts) == 0 && f.d.policy.now()-i.idleSince >= beyondIdle {
-				idle++
-			}
-		}
-		most = min(most, idle)
-	}
-	for _, id := range s.surplus[:most] {
+	for _, id := range s.surplus {
 		f.d.instances[id].retired = true
 		f.d.policy.add(&queue.Retired{Function: f.number, Instance: id})
 	}
-	s.surplus = s.surplus[most:]
-	return most > 0
+	retired := len(s.surplus) > 0
+	s.surplus = s.surplus[:0]
+	return retired
 }
 
 // take removes one of the requested instances, of which may reports whether it can have

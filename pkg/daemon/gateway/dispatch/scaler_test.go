@@ -92,6 +92,64 @@ func TestHeuristicKeepsPlanned(t *testing.T) {
 	})
 }
 
+// TestWaitingCallsStartOne checks that waiting calls of a scaled function start an instance if it has none, and no
+// further ones: the scaler decides about those, under every placement.
+func TestWaitingCallsStartOne(t *testing.T) {
+	for _, placement := range []string{"policy", "dilu", "maxrect"} {
+		for _, scaler := range []string{"heuristic", "eager", "lazy"} {
+			synctest.Test(t, func(t *testing.T) {
+				d := newDispatcher(t, fakeShell{}, func(c *Config, s *Settings) {
+					c.Scaler, c.Placement, s.Profile = scaler, placement, rowsOfTwo
+				})
+				defer d.Close()
+				var calls [8]Attempt
+				for i := range calls {
+					d.Submit(&calls[i], d.Function("f"), plainCall{})
+				}
+				synctest.Wait()
+				if got := len(shares(d)); got != 1 {
+					t.Errorf("%s, %s: got %d instances for %d waiting calls, want 1", placement, scaler, got, len(calls))
+				}
+				for range 3 {
+					load(d, 1)
+				}
+				if got := len(shares(d)); got != 1 {
+					t.Errorf("%s, %s: got %d instances for a load that needs one, want 1", placement, scaler, got)
+				}
+			})
+		}
+	}
+}
+
+// TestPlannedBatches checks that the gateway counts on the rate of a plan's batches only if batches reach the instance:
+// with a batch of 8 that does not, a rate of 40 requests/s counts as 5, and the scaler starts another instance.
+func TestPlannedBatches(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*function.Function)
+		rps    float64
+		want   []float64
+	}{
+		"one call at a time": {func(*function.Function) {}, 5, []float64{12, 24}},
+		"concurrent calls":   {func(fn *function.Function) { fn.Inflight = 8 }, 40, []float64{24}},
+		"batcher":            {func(fn *function.Function) { fn.Batcher = &function.DefaultBatcher }, 40, []float64{24}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			d := newDispatcher(t, fakeShell{}, func(cfg *Config, s *Settings) { cfg.Scaler, s.Profile = "heuristic", rowsOfTwo })
+			defer d.Close()
+			fn := d.Function("f").definition
+			c.change(&fn)
+			d.Apply([]function.Function{fn})
+			d.Adopt(instance.Record{ID: "f-0", Function: "f", GPUs: []string{"sim"}, RPS: 40, Batch: 8, Slice: gpu.Slice{SMPct: 24, QuotaRequest: 0.2, QuotaLimit: 0.2}}, 0)
+			if got := *d.Status().Functions[0].PlannedRPS; got != c.rps {
+				t.Errorf("%s: got a planned rate of %v, want %v", name, got, c.rps)
+			}
+			if load(d, 12); !slices.Equal(shares(d), c.want) {
+				t.Errorf("%s: got instances with the SM shares %v, want %v", name, shares(d), c.want)
+			}
+		})
+	}
+}
+
 // TestEstimator checks that the estimator delays the stops: its window still contains the
 // highest load.
 func TestEstimator(t *testing.T) {

@@ -43,11 +43,11 @@ func (d *Dispatcher) Status() status.Status {
 	}
 	for i, gpu := range d.cfg.GPUs {
 		row := status.GPU{GPU: gpu.Name, Slots: &slots, Running: new(busy[int32(i)])}
+		row.Closed = d.closed[int32(i)]
 		if gpu.Mem > 0 {
 			row.MemMiB = new(mib(gpu.Mem))
 		}
-		if d.usage != nil {
-			used, mem := usageOf(d.usage, gpu.Name)
+		if used, mem, known := usageOf(d.usage, gpu.Name); known {
 			row.BusyPct, row.MemUsedMiB = new(100*used), new(mem)
 		}
 		if m := &d.memory.gpus[i]; m.known {
@@ -63,7 +63,7 @@ func (d *Dispatcher) Status() status.Status {
 		}
 		if i.state == instanceReady {
 			ready[i.function]++
-			planned[i.function] += i.record.RPS
+			planned[i.function] += i.function.planRate(i.record)
 		}
 		s.Instances = append(s.Instances, i.status(standings[i.id]))
 	}
@@ -164,13 +164,15 @@ func summary(i *Instance, state string) status.Instance {
 func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 
 // usageOf returns the busy fraction of a GPU in the token daemon's last window, and the
-// memory of instances on that GPU in MiB, contexts included.
-func usageOf(s *wire.Status, gpu string) (busy, mem float64) {
-	for _, c := range clientsOn(s, gpu) {
+// memory of instances on that GPU in MiB, contexts included. It returns false if s, which may be nil, does not cover the
+// GPU.
+func usageOf(s *wire.Status, gpu string) (busy, mem float64, known bool) {
+	clients, known := clientsOn(s, gpu)
+	for _, c := range clients {
 		busy += c.Busy()
 		mem += c.MemUsedMiB - c.MemParkedMiB + c.ContextMiB
 	}
-	return min(busy, 1), mem
+	return min(busy, 1), mem, known
 }
 
 // MemoryOf returns an instance's memory on all GPUs in MiB, as the token daemon reports it.
@@ -193,10 +195,11 @@ func (d *Dispatcher) SetUsage(s *wire.Status) {
 	d.usage = s
 }
 
-// BusyOf returns the utilization of a GPU in the token daemon's last window, 0 to 1.
-func BusyOf(s *wire.Status, gpu string) float64 {
-	busy, _ := usageOf(s, gpu)
-	return busy
+// BusyOf returns the utilization of a GPU in the token daemon's last window, 0 to 1. It returns false if s, which may
+// be nil, does not cover the GPU.
+func BusyOf(s *wire.Status, gpu string) (busy float64, known bool) {
+	busy, _, known = usageOf(s, gpu)
+	return busy, known
 }
 
 // SetBusy sends the policy the utilization of a GPU, 0 to 1.
@@ -219,7 +222,10 @@ type Info struct {
 	Spec         queue.Function // as last sent to the policy
 	Contract     string         // as its latest instance declared it
 	Since        time.Time      // when the gateway learned of it
+	Applied      time.Time      // when it was applied or, if that is unknown, Since
 	Ready        int            // number of ready instances, or of jobs that have started
+	Loaded       int            // number of ready instances with their memory on the GPU
+	Context      int64          // context length that the latest instance reported, in tokens; 0 means unknown
 	Instances    int            // number of instances, starting ones included, or of unfinished jobs
 	FailedStarts int            // consecutive failures
 	Invocations  int64          // dispatches since the gateway started
@@ -247,10 +253,16 @@ func (d *Dispatcher) Functions() (out []Info) {
 
 // info describes the function. Locked.
 func (f *Function) info() Info {
-	in := Info{Definition: f.definition, Spec: f.spec, Contract: f.contract, Since: f.since, Instances: f.instances, FailedStarts: f.fails}
+	in := Info{Definition: f.definition, Spec: f.spec, Contract: f.contract, Since: f.since, Instances: f.instances, FailedStarts: f.fails, Context: f.context, Applied: f.applied}
+	if in.Applied.IsZero() {
+		in.Applied = f.since
+	}
 	for _, i := range f.d.instances {
 		if i.function == f && i.state == instanceReady {
 			in.Ready++
+			if !i.parked && i.loaded() {
+				in.Loaded++
+			}
 		}
 	}
 	for _, j := range f.d.jobs {

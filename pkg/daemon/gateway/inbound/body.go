@@ -23,13 +23,16 @@ type Body struct {
 	file  *spilled  // the bytes after head, if they are kept
 	tail  io.Reader // the bytes after head, if they are streamed
 	parts [][]byte  // the complete body, in place of head, if it was joined from other bodies
+	edits []Edit    // changes of the received body
 }
 
 // Joined returns a body that consists of parts of other bodies. It does not account for their memory.
 func Joined(parts [][]byte) Body { return Body{whole: true, parts: parts} }
 
-// Bytes returns the complete body, or false if not all of it is in memory.
-func (b *Body) Bytes() ([]byte, bool) { return b.head, b.whole && b.file == nil && b.parts == nil }
+// Bytes returns the complete body, or false if not all of it is in memory as it will be sent.
+func (b *Body) Bytes() ([]byte, bool) {
+	return b.head, b.whole && b.file == nil && b.parts == nil && b.edits == nil
+}
 
 // Whole reports whether the complete body is kept, so that the call can be sent again.
 func (b *Body) Whole() bool { return b.whole }
@@ -69,14 +72,14 @@ func (b *Body) SpoolFault() *refusal.Error {
 // Release deletes the body's file, if there is one.
 func (b *Body) Release() { b.file.close() }
 
-// Size returns the number of bytes kept in memory and in the file.
+// Size returns the length of the kept body, as it will be sent.
 func (b *Body) Size() int64 {
-	size := int64(len(b.head))
+	size := b.received()
 	for _, part := range b.parts {
 		size += int64(len(part))
 	}
-	if b.file != nil {
-		size += b.file.size
+	for _, e := range b.edits {
+		size += int64(len(e.Text)) - e.Length
 	}
 	return size
 }
@@ -86,6 +89,8 @@ func (b *Body) Reader() io.Reader {
 	switch {
 	case b.parts != nil:
 		return JoinedReader(b.parts)
+	case b.edits != nil:
+		return b.edited()
 	case b.file != nil:
 		return io.MultiReader(bytes.NewReader(b.head), b.file.reader())
 	case b.tail != nil:

@@ -132,7 +132,7 @@ func (m *bodyMemory) wait(ctx context.Context, u *Upload, bytes int64, patience 
 	case <-giveUp:
 		fault = refusal.Ending()
 	case <-timer.C:
-		fault = noMemory()
+		fault = NoMemory()
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -161,7 +161,8 @@ func (m *bodyMemory) tick() {
 	}
 }
 
-func noMemory() *refusal.Error {
+// NoMemory returns the refusal of a request for whose body there is no memory.
+func NoMemory() *refusal.Error {
 	return &refusal.Error{Code: refusal.Busy, Message: "other calls use all memory for request bodies", Retry: time.Second,
 		Hint: "raise the limit with gfaas serve --buffer-memory"}
 }
@@ -208,6 +209,6 @@ func (c *callers) cut(bytes int64, may func(*Conn, *Upload) bool) {
 		if bytes <= 0 {
 			return
 		}
-		bytes -= v.upload.interrupt(noMemory())
+		bytes -= v.upload.interrupt(NoMemory())
 	}
 }

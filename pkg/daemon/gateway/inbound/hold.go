@@ -49,7 +49,7 @@ func (h *Hold) ReadAll(r io.Reader, length int64, progress func()) ([]byte, erro
 		if len(data) == cap(data) {
 			larger := 2 * int64(cap(data))
 			if !h.grow(larger) {
-				return nil, noMemory()
+				return nil, NoMemory()
 			}
 			data = append(make([]byte, 0, larger), data...)
 		}

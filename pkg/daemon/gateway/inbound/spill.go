@@ -102,7 +102,12 @@ func (f *spilled) Write(p []byte) (int, error) {
 }
 
 // reader returns a reader of the written bytes from their start.
-func (f *spilled) reader() io.Reader { return io.NewSectionReader(f.file, 0, f.size) }
+func (f *spilled) reader() io.Reader { return f.section(0, f.size) }
+
+// section returns a reader of the written bytes in [from, to).
+func (f *spilled) section(from, to int64) io.Reader {
+	return io.NewSectionReader(f.file, from, to-from)
+}
 
 // close deletes the file and releases its space.
 func (f *spilled) close() {

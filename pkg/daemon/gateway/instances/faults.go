@@ -1,6 +1,7 @@
 package instances
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -15,8 +16,8 @@ import (
 // restart. Otherwise it is left running for examination, and gets no calls.
 
 const (
-	faultsEvery = 100 * time.Millisecond // interval of requests to the token daemon
-	faultsLeast = 5 * time.Millisecond   // the same after 5xx answers, so that the next call runs on another instance
+	faultsEvery = 100 * time.Millisecond // default interval of requests to the token daemon
+	faultsLeast = 20                     // fraction of it that passes at least between requests after 5xx answers, so that the next call runs on another instance
 )
 
 // watchFaults handles instances that can no longer use CUDA, until the end of m's life.
@@ -24,9 +25,10 @@ func (m *Manager) watchFaults() {
 	if m.cfg.Faults == nil || !m.awaitKnown() {
 		return
 	}
-	tick := time.NewTicker(faultsEvery)
+	every := cmp.Or(m.cfg.FaultsEvery, faultsEvery)
+	tick := time.NewTicker(every)
 	defer tick.Stop()
-	for again := true; again; again = pause(m.life, faultsLeast) {
+	for again := true; again; again = pause(m.life, every/faultsLeast) {
 		select {
 		case <-tick.C:
 		case <-m.failing:

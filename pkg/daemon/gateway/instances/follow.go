@@ -43,6 +43,7 @@ func (f *follower) run(ctx context.Context) {
 			f.dispatcher.ResumeIDs(l.Instances)
 		}
 		f.dispatcher.Apply(l.Functions)
+		f.dispatcher.SetApplied(l.Applied)
 		f.instances(ctx, slices.DeleteFunc(slices.Clone(l.Instances), func(r instance.Record) bool { return r.Job }))
 		f.jobs.reconcile()
 		if !f.dispatcher.Known.IsSet() {
@@ -228,5 +229,6 @@ func (f *follower) adopt(ctx context.Context, r instance.Record) error {
 	}
 	f.log.Info("instance adopted", "instance", r.ID, "function", r.Function)
 	f.tasks.Go(func() { f.watch(i) })
+	f.tasks.Go(func() { f.describe(i) })
 	return nil
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/dispatch"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
+	"github.com/gfaas/gfaas/pkg/status"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
@@ -25,15 +26,18 @@ import (
 type Config struct {
 	Log     *slog.Logger
 	Starter ports.Starter
+	Invoker ports.Invoker // if set, asks model servers for their context length
 	Catalog ports.Catalog
 
-	Alone  func(context.Context) (release func(), err error)
-	AtWork func() bool
-	Usage  func(context.Context) (wire.Status, error)
-	Faults func(context.Context) ([]wire.InstanceFault, error)
-	Memory func(ctx context.Context, gpu string) (dispatch.Memory, error)
+	Alone   func(context.Context) (release func(), err error)
+	AtWork  func() bool
+	Usage   func(context.Context) (wire.Status, error)
+	Weights func(context.Context) []status.Model
+	Faults  func(context.Context) ([]wire.InstanceFault, error)
+	Memory  func(context.Context) map[string]dispatch.Memory
 
-	GPUs    []dispatch.GPU
+	FaultsEvery time.Duration
+
 	Park    string
 	Parker  Parker
 	Swapper Parker

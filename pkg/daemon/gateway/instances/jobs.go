@@ -25,7 +25,7 @@ type jobs struct {
 	tracked  map[string]trackedJob
 	starting map[string]instance.Record // by ID
 	removing map[string]bool            // by ID
-	spanning map[string]context.Context // by function: the version about which a warning was logged
+	refused  map[string]context.Context // by function: the version about which a warning was logged
 }
 
 // trackedJob is a job that has started.
@@ -36,7 +36,7 @@ type trackedJob struct {
 
 func newJobs(m *Manager) *jobs {
 	return &jobs{Manager: m, tracked: map[string]trackedJob{}, starting: map[string]instance.Record{}, removing: map[string]bool{},
-		spanning: map[string]context.Context{}}
+		refused: map[string]context.Context{}}
 }
 
 // reconcile compares the jobs with the state. It removes jobs that the previous gateway was starting.
@@ -126,10 +126,14 @@ func (j *jobs) start(fn function.Function) bool {
 	if !ok {
 		return false
 	}
-	if now.GPUs > 1 {
-		if j.spanning[fn.Name] != life {
-			j.spanning[fn.Name] = life
-			j.log.Warn("job not started: it spans several GPUs, and only gfaas up starts such instances, from a plan", "function", fn.Name)
+	why := j.dispatcher.Unsupported(now)
+	if why == "" && now.GPUs > 1 {
+		why = "it spans several GPUs, and only gfaas up starts such instances, from a plan"
+	}
+	if why != "" {
+		if j.refused[fn.Name] != life {
+			j.refused[fn.Name] = life
+			j.log.Warn("job not started: "+why, "function", fn.Name)
 		}
 		return false
 	}

@@ -22,7 +22,7 @@ type meter struct{ *Manager }
 // drivers, until the end of m's life. It begins when all instances are known: before, the
 // memory of unknown instances would count as that of other programs.
 func (m *meter) run() {
-	if m.cfg.Usage == nil && m.cfg.Memory == nil && m.cfg.Busy == nil || !m.awaitKnown() {
+	if m.cfg.Usage == nil && m.cfg.Memory == nil && m.cfg.Busy == nil && m.cfg.Weights == nil || !m.awaitKnown() {
 		return
 	}
 	interval := dispatch.MemoryEvery
@@ -34,6 +34,7 @@ func (m *meter) run() {
 		var s *wire.Status
 		if now := time.Now(); now.Sub(lastMeasured) >= dispatch.MemoryEvery-adaptInterval/2 {
 			lastMeasured, s = now, m.measure()
+			m.queryWeights()
 		} else {
 			s = m.queryUsage(m.life)
 		}
@@ -47,14 +48,13 @@ func (m *meter) run() {
 // Config.Busy is set, and otherwise according to s, an answer of the token daemon. It omits GPUs
 // whose utilization is unknown.
 func (m *meter) sample(s *wire.Status) {
-	for n, gpu := range m.cfg.GPUs {
-		switch {
-		case m.cfg.Busy != nil:
+	for n, gpu := range m.dispatcher.GPUs() {
+		if m.cfg.Busy != nil {
 			if busy, err := m.cfg.Busy(gpu.Name); err == nil {
 				m.dispatcher.SetBusy(n, busy)
 			}
-		case s != nil:
-			m.dispatcher.SetBusy(n, dispatch.BusyOf(s, gpu.Name))
+		} else if busy, known := dispatch.BusyOf(s, gpu.Name); known {
+			m.dispatcher.SetBusy(n, busy)
 		}
 	}
 }
@@ -73,18 +73,13 @@ func (m *Manager) awaitKnown() bool {
 // to the dispatcher. It returns the token daemon's answer, or nil. It queries the drivers
 // first, because the token daemon learns of an allocation before the driver does.
 func (m *meter) measure() *wire.Status {
-	ctx, cancel := context.WithTimeout(m.life, usageTimeout)
-	defer cancel()
-	drivers := make([]*dispatch.Memory, len(m.cfg.GPUs)) // by GPU; nil if unknown
-	for n, gpu := range m.cfg.GPUs {
-		if m.cfg.Memory == nil {
-			break
-		}
-		if memory, err := m.cfg.Memory(ctx, gpu.Name); err == nil {
-			drivers[n] = &memory
-		}
+	var drivers map[string]dispatch.Memory
+	if m.cfg.Memory != nil {
+		limited, cancel := context.WithTimeout(m.life, usageTimeout)
+		drivers = m.cfg.Memory(limited)
+		cancel()
 	}
-	s := m.queryUsage(ctx)
+	s := m.queryUsage(m.life)
 	m.dispatcher.Measured(s, drivers)
 	return s
 }
@@ -102,6 +97,19 @@ func (m *meter) queryUsage(ctx context.Context) (s *wire.Status) {
 	}
 	m.dispatcher.SetUsage(s)
 	return s
+}
+
+// queryWeights queries the model daemons for the models on the GPUs, and reports them to the
+// dispatcher.
+func (m *meter) queryWeights() {
+	if m.cfg.Weights == nil {
+		return
+	}
+	limited, cancel := context.WithTimeout(m.life, usageTimeout)
+	defer cancel()
+	if models := m.cfg.Weights(limited); limited.Err() == nil {
+		m.dispatcher.SetWeights(models)
+	}
 }
 
 // started measures an instance that has just started. It does not wait for the first call,

@@ -15,7 +15,7 @@ import (
 
 const (
 	exitTimeout       = time.Second / 10 // longest time from the end of a process's connection to its exit
-	dockerExitTimeout = time.Second      // the same for a container, whose exit Docker reports
+	engineExitTimeout = 10 * time.Second // the same for a container, whose exit a busy Docker engine reports late
 )
 
 // Start implements dispatch.Shell.
@@ -35,10 +35,15 @@ func (m *Manager) start(ctx context.Context, i *dispatch.Instance, fn function.F
 	case err == nil && i.Started(r):
 		m.log.Info("instance started", "function", r.Function, "instance", r.ID, "gpu", strings.Join(r.GPUs, ","), "took", time.Since(began).Round(time.Millisecond).String())
 		m.tasks.Go(func() { m.watch(i) })
+		m.tasks.Go(func() { m.describe(i) })
 		m.update(r)
 	case err != nil && i.NotStarted(err):
 		if m.life.Err() == nil {
-			m.log.Error("cannot start an instance", "function", r.Function, "instance", r.ID, "err", err)
+			attrs := []any{"function", r.Function, "instance", r.ID, "err", err}
+			if hint := ports.Hint(err); hint != "" {
+				attrs = append(attrs, "hint", hint)
+			}
+			m.log.Error("cannot start an instance", attrs...)
 		}
 	default: // the start was cancelled
 		if err == nil {
@@ -137,8 +142,8 @@ func (m *Manager) handleExit(i *dispatch.Instance, state instance.State) {
 // the port of a container belongs to Docker, which accepts connections until it notices the exit.
 func (m *Manager) Suspect(i *dispatch.Instance) {
 	r, patience := i.Record(), exitTimeout
-	if r.Runtime == instance.Docker {
-		patience = dockerExitTimeout
+	if r.Runtime != instance.Process {
+		patience = engineExitTimeout
 	}
 	ctx, cancel := context.WithTimeout(m.life, patience)
 	defer cancel()

@@ -194,7 +194,7 @@ func (f *Function) Remove() {
 type gauges struct {
 	status func() status.Status
 
-	starts, falseMisses, loaded, waiting, inFlight, instances, gpuSeconds, slots, running *prometheus.Desc
+	starts, falseMisses, loaded, waiting, inFlight, instances, gpuSeconds, slots, running, busy, memory, used, closed *prometheus.Desc
 }
 
 // Observe adds the series that are computed from the gateway's status.
@@ -213,12 +213,16 @@ func (m *Metrics) Observe(status func() status.Status) {
 		gpuSeconds:  desc("gpu_seconds_total", "Time that a function's instances were busy, without failed starts.", "function"),
 		slots:       desc("gpu_slots", "Limit on running calls per GPU.", "gpu"),
 		running:     desc("gpu_running", "Running calls per GPU.", "gpu"),
+		busy:        desc("gpu_busy_ratio", "Fraction of the last window in which instances used the GPU; absent if unknown.", "gpu"),
+		memory:      desc("gpu_memory_bytes", "Memory of the GPU; absent if unknown.", "gpu"),
+		used:        desc("gpu_memory_used_bytes", "Used memory of the GPU; absent if unknown.", "gpu"),
+		closed:      desc("gpu_closed", "1 for a GPU on which the gateway starts nothing, otherwise 0.", "gpu"),
 	})
 }
 
 // Describe implements prometheus.Collector.
 func (g *gauges) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{g.starts, g.falseMisses, g.loaded, g.waiting, g.inFlight, g.instances, g.gpuSeconds, g.slots, g.running} {
+	for _, d := range []*prometheus.Desc{g.starts, g.falseMisses, g.loaded, g.waiting, g.inFlight, g.instances, g.gpuSeconds, g.slots, g.running, g.busy, g.memory, g.used, g.closed} {
 		out <- d
 	}
 }
@@ -252,5 +256,19 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 	for _, gpu := range s.GPUs {
 		gauge(g.slots, float64(*gpu.Slots), gpu.GPU)
 		gauge(g.running, float64(*gpu.Running), gpu.GPU)
+		for _, known := range []struct {
+			desc  *prometheus.Desc
+			value *float64
+			unit  float64
+		}{{g.busy, gpu.BusyPct, 0.01}, {g.memory, gpu.MemMiB, 1 << 20}, {g.used, gpu.MemUsedMiB, 1 << 20}} {
+			if known.value != nil {
+				gauge(known.desc, *known.value*known.unit, gpu.GPU)
+			}
+		}
+		closed := 0.0
+		if gpu.Closed {
+			closed = 1
+		}
+		gauge(g.closed, closed, gpu.GPU)
 	}
 }

@@ -28,17 +28,21 @@ import (
 // Call is one call of a function, from the head of its request to the end of its answer.
 // The request's goroutine owns it. The dispatcher owns its attempt.
 type Call struct {
-	p        *Proxy
-	function *dispatch.Function // nil if it is not known yet
-	id       string             // value of X-Call-Id
-	path     string             // escaped; empty means the path that the function's contract invokes
-	arrived  time.Time
-	body     inbound.Body
-	upload   *inbound.Upload // nil if the request has no body
-	probe    bool            // the call is a probe, which the policy does not see
-	repeats  int             // times that it was sent again although an instance may have executed it
-	tries    int             // instances that may have received it
-	status   int             // status of the instance's answer
+	p          *Proxy
+	function   *dispatch.Function // nil if it is not known yet
+	id         string             // value of X-Call-Id
+	path       string             // escaped; empty means the path that the function's contract invokes
+	form       refusal.Form       // of the gateway's own errors
+	arrived    time.Time
+	body       inbound.Body
+	upload     *inbound.Upload // nil if the request has no body
+	hold       *inbound.Hold   // memory of a long body that was read completely; nil if there is none
+	cookiePath string          // path of the function in the path of the request; empty: it was not called by its path
+	affinity   string          // value in the request that selects the instance
+	probe      bool            // the call is a probe, which the policy does not see
+	repeats    int             // times that it was sent again although an instance may have executed it
+	tries      int             // instances that may have received it
+	status     int             // status of the instance's answer
 
 	own      dispatch.Attempt
 	attempt  *dispatch.Attempt // own, or that of a batch in which the call was the only one
@@ -47,8 +51,11 @@ type Call struct {
 	limit    *time.Timer // limits the current pause
 	begun    atomic.Bool // the answer has begun
 	ended    atomic.Bool // end was called
+	overdue  atomic.Bool // late was called
 	upgraded *connection // nil unless the call became an upgraded connection
 	batch    int         // inferences of the batch in which it was answered; 0 if there was none
+
+	comments comments
 
 	proxy   httputil.ReverseProxy
 	passing passing
@@ -136,6 +143,38 @@ func (c *Call) ContentFault() *refusal.Error {
 	return c.body.SpoolFault()
 }
 
+// All returns the whole body. length is as in Content. The memory of the body counts until Release.
+func (c *Call) All(length int64) ([]byte, *refusal.Error) {
+	content, fault := c.Content(length)
+	if fault != nil {
+		return nil, fault
+	}
+	if whole, inMemory := c.body.Bytes(); inMemory {
+		return whole, nil
+	}
+	if c.hold = c.p.cfg.Intake.Hold(); c.hold == nil {
+		return nil, inbound.NoMemory()
+	}
+	text, err := c.hold.ReadAll(content, length, func() {})
+	var e *refusal.Error
+	switch fault := c.ContentFault(); {
+	case fault != nil:
+		return nil, fault
+	case errors.As(err, &e):
+		return nil, e
+	case err != nil:
+		return nil, refusal.Bad("cannot read the request body: %v", err)
+	}
+	return text, nil
+}
+
+// Replace replaces the body, which All has returned, by another of about the same size, whose memory it does
+// not count.
+func (c *Call) Replace(body []byte) {
+	c.body.Release()
+	c.body = inbound.Joined([][]byte{body})
+}
+
 // Received frees memory that was reserved for the body but is not used.
 func (c *Call) Received() { c.upload.Finish(c.body.Memory()) }
 
@@ -143,7 +182,16 @@ func (c *Call) Received() { c.upload.Finish(c.body.Memory()) }
 func (c *Call) Release() {
 	c.upload.Finish(0)
 	c.body.Release()
+	if c.hold != nil {
+		c.hold.Release()
+	}
 }
+
+// Edit replaces parts of the body, which must be kept completely.
+func (c *Call) Edit(edits []inbound.Edit) { c.body.Replace(edits) }
+
+// SetPath sets the path at the instance. The call's own errors keep the form that its request determined.
+func (c *Call) SetPath(path string) { c.path = path }
 
 // SetFunction sets the function of a call that was created without one.
 func (c *Call) SetFunction(f *dispatch.Function) { c.function = f }
@@ -252,9 +300,13 @@ func (c *Call) RoundTrip(r *http.Request) (*http.Response, error) {
 	if c.probe {
 		c.p.cfg.Dispatcher.Probe(c.attempt, c.function, c)
 	}
+	c.comments.start(c, r)
 	answer, assigned, err := c.tryBatch(ctx, r)
 	if err == nil && answer == nil {
 		answer, err = c.alone(ctx, r, out, assigned)
+	}
+	if c.comments.stop() && err == nil {
+		answer, err = c.toEvents(answer)
 	}
 	if err != nil {
 		c.end(err)
@@ -267,6 +319,8 @@ func (c *Call) RoundTrip(r *http.Request) (*http.Response, error) {
 // call has an instance already.
 func (c *Call) alone(ctx context.Context, r *http.Request, out ports.Call, assigned bool) (*http.Response, error) {
 	if !c.probe && !assigned {
+		c.affinity = affinityOf(c.function.Calls().Affinity, r.Header)
+		c.attempt.Affinity(c.affinity)
 		c.p.cfg.Dispatcher.Submit(c.attempt, c.function, c)
 	}
 	if !assigned {
@@ -436,9 +490,10 @@ func (c *Call) cause(err error) *refusal.Error {
 
 // late ends a call after too long a pause of its instance or caller.
 func (c *Call) late() {
+	c.overdue.Store(true)
 	c.Cut(errTimeout)
-	if w := c.passing.ResponseWriter; w != nil && (c.begun.Load() || c.passing.early.Load()) { // a write may block because the caller does not read
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now())
+	if c.begun.Load() || c.passing.early.Load() {
+		c.passing.stopWrites()
 	}
 }
 
@@ -551,8 +606,19 @@ func (c *Call) Refuse(w http.ResponseWriter, e *refusal.Error) {
 	} else if c.function != nil {
 		c.function.Counts.Refused(e, c.turn.Queued, c.arrived)
 	}
+	if c.comments.begun {
+		w = &eventWriter{c.passing.ResponseWriter, c.path, http.Header{}}
+	}
 	c.Label(w.Header(), queue.Reason{Code: reason.Code(e.Code)})
-	e.Write(w)
+	e.Write(w, c.form, c.id)
+}
+
+// RefuseBadAnswer writes the gateway's own answer in place of an instance's that cannot be passed on, after the call
+// has ended.
+func (c *Call) RefuseBadAnswer(w http.ResponseWriter, why string) {
+	e := c.badAnswer(why)
+	c.Label(w.Header(), queue.Reason{Code: reason.Code(e.Code)})
+	e.Write(w, c.form, c.id)
 }
 
 // Label sets the headers in labels; why is the value of Gfaas-Reason.
@@ -580,6 +646,7 @@ func (c *Call) labelAnswer(h http.Header) {
 	c.Label(h, c.turn.Reason)
 	keepType(h)
 	h["Gfaas-Instance"] = []string{c.turn.Record.ID}
+	c.setCookie(h)
 	if c.batch > 0 {
 		h["Gfaas-Batch"] = []string{strconv.Itoa(c.batch)}
 	}

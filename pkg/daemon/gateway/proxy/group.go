@@ -60,6 +60,7 @@ func (g *group) run() {
 	for _, m := range members {
 		size += m.request.Size()
 	}
+	lead.attempt.Inferences(size)
 	lead.function.Counts.Batched(size, g.dispatched()-members[0].joined)
 	hold := g.b.p.cfg.Intake.Hold()
 	if len(members) == 1 || hold == nil { // without memory, answers can only be passed on as they arrive

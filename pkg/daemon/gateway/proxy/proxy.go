@@ -14,6 +14,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/dispatch"
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/inbound"
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/refusal"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
@@ -55,7 +56,9 @@ func New(cfg Config) *Proxy {
 // NewCall returns a call for a request. f may be nil if the function is not known yet. An
 // empty path means the path that the function's contract invokes.
 func (p *Proxy) NewCall(r *http.Request, f *dispatch.Function, path string) *Call {
-	return p.newCall(f, callID(r.Header.Get("X-Call-Id")), path)
+	c := p.newCall(f, callID(r.Header.Get("X-Call-Id")), path)
+	c.form, c.cookiePath = refusal.FormOf(r.URL.Path), cookiePath(r.URL.Path)
+	return c
 }
 
 func (p *Proxy) newCall(f *dispatch.Function, id, path string) *Call {

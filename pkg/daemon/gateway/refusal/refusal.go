@@ -4,7 +4,6 @@ package refusal
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -51,6 +50,7 @@ const (
 	NoCall         = "no-call"
 	InUse          = "in-use"
 	CallID         = "call-id"
+	NameTaken      = "name-taken"
 	State          = "state"
 	NotImplemented = "not-implemented"
 	LargerThanGPU  = string(queue.TooLarge)
@@ -71,7 +71,7 @@ var statuses = map[string]int{
 	NoFunction: http.StatusNotFound, NoPath: http.StatusNotFound, NoCall: http.StatusNotFound,
 	Method: http.StatusMethodNotAllowed, NotCallable: http.StatusMethodNotAllowed,
 	SlowBody: http.StatusRequestTimeout,
-	InUse:    http.StatusConflict, CallID: http.StatusConflict,
+	InUse:    http.StatusConflict, CallID: http.StatusConflict, NameTaken: http.StatusConflict,
 	TooLarge:  http.StatusRequestEntityTooLarge,
 	QueueFull: http.StatusTooManyRequests, AsyncFull: http.StatusTooManyRequests,
 	Cancelled:      StatusCancelled,
@@ -100,30 +100,22 @@ func Ending() *Error {
 	return &Error{Code: Draining, Message: "the gateway is shutting down", Retry: time.Second}
 }
 
-// body is an error in the JSON format that all gfaas programs use.
-type body struct {
-	Error text `json:"error"`
-}
-
-type text struct {
-	Code    string `json:"code"`
-	Message string `json:"message"`
-	Hint    string `json:"hint"`
-}
-
-// Write answers a request with the error.
-func (e *Error) Write(w http.ResponseWriter) {
-	body, err := json.Marshal(body{text{e.Code, e.Message, e.Hint}})
-	if err != nil { // impossible: all fields are strings
-		body = nil
-	}
-	body = append(body, '\n')
+// Write answers a request with the error, in the given form. id is the ID of the call.
+func (e *Error) Write(w http.ResponseWriter, form Form, id string) {
+	body := form.body(e, id)
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	h.Set("Gfaas-Reason", e.Code)
+	if name := requestID[form]; name != "" {
+		h.Set(name, id)
+	}
 	if e.Retry > 0 {
 		h.Set("Retry-After", strconv.Itoa(seconds(e.Retry)))
+		h.Set("Retry-After-Ms", strconv.FormatInt(min(max(e.Retry.Milliseconds(), 1), time.Minute.Milliseconds()), 10))
+	}
+	if futile[e.Code] {
+		h.Set("X-Should-Retry", "false")
 	}
 	if e.Allow != "" || e.Code == NotCallable { // an empty list: no method is allowed
 		h.Set("Allow", e.Allow)
@@ -134,6 +126,10 @@ func (e *Error) Write(w http.ResponseWriter) {
 	w.WriteHeader(e.HTTPStatus())
 	_, _ = w.Write(body) // the caller may have closed its connection
 }
+
+// futile holds the codes of errors that a repetition of the request would probably get again. The client libraries
+// of OpenAI and Anthropic repeat a request after 408, 409, 429 and 5xx, unless X-Should-Retry is false.
+var futile = map[string]bool{StartFailed: true, QueueTimeout: true, LargerThanGPU: true}
 
 // seconds rounds a time up to whole seconds, limited to 1 to 60.
 func seconds(d time.Duration) int {

@@ -50,7 +50,17 @@ func DialOlder(socket, instance, secret string, memUsed uint64) (*Client, error)
 	return dial(socket, instance, secret, 0, memUsed, 0)
 }
 
+// DialGrant connects a process like Dial, and sends a grant before the hello.
+func DialGrant(socket, grant, instance, secret string) (*Client, error) {
+	return dialAfter(wire.AppendGrant(nil, grant), socket, instance, secret, 0, 0, wire.HelloManySlots|wire.HelloMoves)
+}
+
 func dial(socket, instance, secret string, device uint32, memUsed uint64, flags uint32) (*Client, error) {
+	return dialAfter(nil, socket, instance, secret, device, memUsed, flags)
+}
+
+// dialAfter connects a process. It sends the frame before, unless that is empty, and then the hello.
+func dialAfter(before []byte, socket, instance, secret string, device uint32, memUsed uint64, flags uint32) (*Client, error) {
 	hello := wire.Hello{PID: uint32(os.Getpid()), Device: device, MemUsed: memUsed}
 	var err error
 	if hello.Instance, err = wire.MakeName(instance); err != nil {
@@ -64,7 +74,13 @@ func dial(socket, instance, secret string, device uint32, memUsed uint64, flags 
 		return nil, err
 	}
 	c := &Client{conn: conn, Revoked: make(chan uint32, 16), Moves: make(chan wire.Move, 16), Closed: make(chan struct{})}
-	if err := c.greet(hello, flags); err != nil {
+	if len(before) > 0 {
+		_, err = conn.Write(before)
+	}
+	if err == nil {
+		err = c.greet(hello, flags)
+	}
+	if err != nil {
 		_ = conn.Close()
 		return nil, err
 	}

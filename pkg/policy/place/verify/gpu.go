@@ -251,7 +251,13 @@ func configOf(function string, sm, quota float64, batch int) config {
 // checkConfiguration checks an instance against the profile and its objective. It uses the row for its
 // GPU's model or, if there is none, a row without a model. If the GPU's model is unknown and the profile
 // has the configuration for several models, the instance must match at least one row.
+//
+// A batch above 1 must reach the instance, if the function is known.
 func (c *checker) checkConfiguration(g plan.GPU, in plan.Instance) {
+	if !c.reaches(in.Function, in.Batch) {
+		c.add(onGPU(RuleProfile, g, in), "%s runs with batch %d, but function %s has neither batcher nor inflight above 1, so its instances get one request at a time",
+			in.ID, in.Batch, in.Function)
+	}
 	if c.in.Profile == nil {
 		return
 	}
@@ -278,6 +284,12 @@ func (c *checker) checkConfiguration(g plan.GPU, in plan.Instance) {
 			in.ID, in.SMPct, in.QuotaRequest, in.Batch)
 	}
 	c.found = append(c.found, faults...)
+}
+
+// reaches reports whether a batch reaches the instances of a function, or the function is unknown.
+func (f *facts) reaches(function string, batch int) bool {
+	fn, known := f.functions[function]
+	return !known || batch <= 1 || fn.Batches()
 }
 
 // maxRPS returns the most requests per second that a plan may count on for an instance of a

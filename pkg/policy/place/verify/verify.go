@@ -22,7 +22,7 @@ type Inputs struct {
 	Profile   []profile.Row
 	Demand    []plan.Demand
 	Inventory []plan.Device
-	// Functions gives the span, the memory limit and the name of the weights of functions. The
+	// Functions gives the span, the memory limit, the batches and the name of the weights of functions. The
 	// weights of a function that is missing have its name. The objective of a function counts if
 	// the demand has none.
 	Functions []function.Function

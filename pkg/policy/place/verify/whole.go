@@ -212,7 +212,7 @@ func (c *checker) sufficientGPUs() (gpus float64, ok bool) {
 	best := map[string]float64{}
 	for _, r := range profile.On(c.in.Profile, model) {
 		slo := c.slo(r.Function)
-		if c.meets(r, slo) && (mem == 0 || r.GPUMemMiB <= mem) {
+		if c.meets(r, slo) && c.reaches(r.Function, r.Batch) && (mem == 0 || r.GPUMemMiB <= mem) {
 			best[r.Function] = max(best[r.Function], c.maxRPS(r))
 		}
 	}

@@ -1,0 +1,78 @@
+package swarm
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/docker/docker/api/types/swarm"
+)
+
+// drainPoll is the interval of checks whether the instances of a node have ended.
+const drainPoll = 250 * time.Millisecond
+
+// Drain takes a node out of use. It marks the node, so that the gateway starts no more instances on it, lets
+// their calls end and stops them. When no instance remains, or after the time limit, Drain drains the node in
+// Docker, which stops all remaining tasks of the node. It returns the number of instances that remained.
+func (r *Runtime) Drain(ctx context.Context, name string, limit time.Duration) (remaining int, err error) {
+	mark := func(n *swarm.NodeSpec) {
+		if n.Labels == nil {
+			n.Labels = map[string]string{}
+		}
+		n.Labels[labelDrain] = "true"
+	}
+	if err := r.changeNode(ctx, name, mark); err != nil {
+		return 0, err
+	}
+	end := time.Now().Add(limit)
+	for {
+		s, err := r.view.since(ctx, time.Now())
+		if err == nil {
+			node, err := s.node(name)
+			if err != nil {
+				return 0, err
+			}
+			if remaining = node.Instances; remaining == 0 || !time.Now().Before(end) {
+				break
+			}
+		}
+		if !pause(ctx, drainPoll) {
+			return 0, ctx.Err()
+		}
+	}
+	return remaining, r.changeNode(ctx, name, func(n *swarm.NodeSpec) { n.Availability = swarm.NodeAvailabilityDrain })
+}
+
+// Up puts a node into use again.
+func (r *Runtime) Up(ctx context.Context, name string) error {
+	return r.changeNode(ctx, name, func(n *swarm.NodeSpec) {
+		delete(n.Labels, labelDrain)
+		n.Availability = swarm.NodeAvailabilityActive
+	})
+}
+
+// changeNode changes the specification of a node. It fails if another process changes it at the same time.
+func (r *Runtime) changeNode(ctx context.Context, name string, change func(*swarm.NodeSpec)) error {
+	limited, cancel := context.WithTimeout(ctx, cleanUp)
+	defer cancel()
+	err := r.insist(limited, func(ctx context.Context) error {
+		s, err := r.view.since(ctx, time.Now())
+		if err != nil {
+			return err
+		}
+		node, err := s.node(name)
+		if err != nil {
+			return err
+		}
+		now, _, err := r.api.NodeInspectWithRaw(ctx, node.ID)
+		if err != nil {
+			return err
+		}
+		change(&now.Spec)
+		return r.api.NodeUpdate(ctx, node.ID, now.Version, now.Spec)
+	})
+	if err != nil {
+		return explain(fmt.Sprintf("change node %s", name), err)
+	}
+	return nil
+}

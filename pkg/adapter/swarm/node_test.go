@@ -1,0 +1,202 @@
+package swarm
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	dockerswarm "github.com/docker/docker/api/types/swarm"
+
+	"github.com/gfaas/gfaas/pkg/adapter/docker"
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/instance"
+)
+
+// node returns the node that the managers describe with engine labels.
+func node(id, host string, labels ...string) *dockerswarm.Node {
+	n := &dockerswarm.Node{ID: id, Status: dockerswarm.NodeStatus{State: dockerswarm.NodeStateReady}}
+	n.Spec.Availability = dockerswarm.NodeAvailabilityActive
+	n.Description.Hostname, n.Description.Engine.EngineVersion, n.Description.Resources.MemoryBytes = host, "26.1.5", 10<<30
+	n.Description.Engine.Labels = map[string]string{}
+	for _, l := range labels {
+		key, value, _ := strings.Cut(l, "=")
+		n.Description.Engine.Labels[key] = value
+	}
+	return n
+}
+
+func TestLabels(t *testing.T) {
+	want := Node{
+		Name: "gpu-1", Folder: "/run/gfaas/granted", MPS: true, SimDir: "/dev/shm/sim", SimShape: "sms=8",
+		GPUs: []GPU{{Name: "0", Model: "NVIDIA H200, 141 GB", Mem: 141 * gpu.GiB}, {Name: "sim:1"}},
+	}
+	labels := want.Labels()
+	got, invalid := parseNode(node("id", "host", labels...))
+	if len(invalid) > 0 {
+		t.Errorf("invalid labels of %q: %q", labels, invalid)
+	}
+	got = Node{Name: got.Name, Folder: got.Folder, MPS: got.MPS, SimDir: got.SimDir, SimShape: got.SimShape, GPUs: got.GPUs}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("parsed %+v from %q, want %+v", got, labels, want)
+	}
+	for _, label := range []string{"gfaas.gpu.x=1,", "gfaas.gpu.0=1", "gfaas.gpu.0=-1,", "gfaas.gpu.00=1,", "gfaas.gpu.0=,"} {
+		if n, invalid := parseNode(node("id", "host", label)); len(invalid) != 1 || len(n.GPUs) > 0 {
+			t.Errorf("label %q: got GPUs %+v and invalid labels %q, want one invalid label", label, n.GPUs, invalid)
+		}
+	}
+}
+
+func TestOutdated(t *testing.T) {
+	for version, want := range map[string]bool{"20.10.24+dfsg1": true, "24.0.9": true, "25.0.0": false, "28.2.2": false, "": true, "dev": true} {
+		if got := (&Node{Engine: version}).Outdated(); got != want {
+			t.Errorf("engine %q: outdated %v, want %v", version, got, want)
+		}
+	}
+}
+
+func TestPlace(t *testing.T) {
+	down, old := node("4", "down", "gfaas.folder=/f"), node("5", "old", "gfaas.folder=/f")
+	down.Status.State, old.Description.Engine.EngineVersion = dockerswarm.NodeStateDown, "20.10.24+dfsg1"
+	drained := node("6", "drained", "gfaas.folder=/f")
+	drained.Spec.Availability = dockerswarm.NodeAvailabilityDrain
+	former := node("7", "a", "gfaas.folder=/f") // node a before it left and joined again
+	former.Status.State = dockerswarm.NodeStateDown
+	s := &snapshot{nodes: map[string]*dockerswarm.Node{}}
+	for _, n := range []*dockerswarm.Node{node("1", "a", "gfaas.folder=/f"), node("2", "b", "gfaas.folder=/f"), node("3", "bare"), down, old, drained, former} {
+		s.nodes[n.ID] = n
+	}
+	for _, c := range []struct {
+		gpus string
+		node string
+		want string // part of the error
+	}{
+		{"a/sim", "1", ""},
+		{"b/0,b/1", "2", ""},
+		{"a/0,b/0", "", "different nodes"},
+		{"sim", "", "names no node"},
+		{"c/sim", "", "no node c"},
+		{"a/x", "", "not a GPU"},
+		{"bare/0", "", "lacks the label gfaas.folder"},
+		{"down/0", "", "is not ready (state down"},
+		{"drained/0", "", "availability drain"},
+		{"old/0", "", "has the engine 20.10.24"},
+	} {
+		n, devices, err := s.place(strings.Split(c.gpus, ","))
+		switch {
+		case c.want == "" && (err != nil || n.ID != c.node || len(devices) != strings.Count(c.gpus, "/")):
+			t.Errorf("place %s: node %q, devices %v, %v; want node %q", c.gpus, n.ID, devices, err, c.node)
+		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
+			t.Errorf("place %s: error %v, want one with %q", c.gpus, err, c.want)
+		}
+	}
+	s.nodes["8"] = node("8", "a")
+	if _, err := s.list(); err == nil || !strings.Contains(err.Error(), "two nodes of the swarm are named a") {
+		t.Errorf("two ready nodes with one name: error %v", err)
+	}
+}
+
+func TestService(t *testing.T) {
+	r := &Runtime{config: Config{Network: "gfaas"}}
+	img := docker.Image{ID: "sha256:abc", Entrypoint: []string{"/probe"}, Env: []string{"LD_PRELOAD=/theirs.so"}}
+	n := Node{ID: "n1", Name: "a", Memory: 10 << 30, Folder: "/run/gfaas/granted", MPS: true, GPUs: []GPU{{Name: "3"}}}
+	spec := instance.Spec{
+		ID: "resnet.7", Function: "resnet", Image: "resnet:1", Port: 8080, GPUs: []string{"a/3", "a/1"}, Slice: gpu.Slice{SMPct: 50, Mem: gpu.GiB},
+		Env: map[string]string{"NVIDIA_VISIBLE_DEVICES": "all"}, ReadOnly: true,
+	}
+	s, err := r.service(spec, img, n, []gpu.Device{{Index: 3}, {Index: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, task := s.TaskTemplate.ContainerSpec, s.TaskTemplate
+	if c.Image != img.ID || !c.Privileges.NoNewPrivileges || !slices.Equal(c.CapabilityDrop, []string{"ALL"}) || !c.ReadOnly {
+		t.Errorf("container %+v, want the image's ID, no capabilities, no new privileges and a read-only file system", c)
+	}
+	if task.RestartPolicy.Condition != dockerswarm.RestartPolicyConditionNone || *s.Mode.Replicated.Replicas != 1 || s.EndpointSpec.Mode != dockerswarm.ResolutionModeDNSRR || !slices.Equal(task.Placement.Constraints, []string{"node.id==n1"}) {
+		t.Errorf("service %+v, want one task on node n1 that is never restarted", s)
+	}
+	if l := task.Resources.Limits; l.MemoryBytes != 8<<30 || l.Pids != instance.DefaultPids {
+		t.Errorf("limits %+v, want 80%% of the node's memory and %d processes", l, instance.DefaultPids)
+	}
+	for _, want := range []string{"NVIDIA_VISIBLE_DEVICES=3,1", "CUDA_VISIBLE_DEVICES=1,0", "GFAAS_INSTANCE=resnet.7", "LD_PRELOAD=/opt/gfaas/libgfaas.so:/theirs.so", "CUDA_MPS_PIPE_DIRECTORY=/opt/gfaas/mps"} {
+		if !slices.Contains(c.Env, want) {
+			t.Errorf("%s is not in %q", want, c.Env)
+		}
+	}
+	for _, m := range c.Mounts {
+		if strings.HasPrefix(m.Source, n.Folder) && !m.ReadOnly {
+			t.Errorf("mount %+v, want a read-only one", m)
+		}
+	}
+	if r := task.Resources.Reservations.GenericResources; len(r) != 2 || r[0].DiscreteResourceSpec.Kind != "gfaas-gpu3" || r[1].DiscreteResourceSpec.Kind != "gfaas-gpu1" {
+		t.Errorf("generic resources %+v, want one of each GPU", r)
+	}
+	if _, err := r.service(spec, img, n, []gpu.Device{{Simulated: true}}); err == nil {
+		t.Error("simulated GPU of a node without a folder for it: no error")
+	}
+}
+
+// Docker refuses other names of services.
+func TestServiceName(t *testing.T) {
+	seen := map[string]bool{}
+	for _, id := range []string{"a", "resnet.7", "resnet-7", "resnet_7", strings.Repeat("x", 62) + "1", strings.Repeat("x", 62) + "2"} {
+		name := serviceName("gfaas", id)
+		if len(name) > 63 || strings.ContainsAny(name, "._") || seen[name] {
+			t.Errorf("service of %s: name %q, want at most 63 letters, digits and dashes, unlike those of other instances", id, name)
+		}
+		seen[name] = true
+	}
+}
+
+// An instance whose node is not ready, or whose task is to end, does not run, whatever the task's own state is.
+func TestState(t *testing.T) {
+	up, cut := node("up", "up"), node("cut", "cut")
+	cut.Status.State = dockerswarm.NodeStateDown
+	for _, c := range []struct {
+		name           string
+		node           string
+		state, desired dockerswarm.TaskState
+		exit           int
+		err            string
+		running        bool
+		code           int
+		detail         string
+		neverStarted   bool
+	}{
+		{name: "runs", node: "up", state: dockerswarm.TaskStateRunning, desired: dockerswarm.TaskStateRunning, running: true, code: -1, detail: "running"},
+		{name: "on a lost node", node: "cut", state: dockerswarm.TaskStateRunning, desired: dockerswarm.TaskStateShutdown, code: -1, detail: "its node is not ready"},
+		{name: "on a lost node that is not noticed yet by the orchestrator", node: "cut", state: dockerswarm.TaskStateRunning, desired: dockerswarm.TaskStateRunning, code: -1, detail: "its node is not ready"},
+		{name: "on a node that has returned", node: "up", state: dockerswarm.TaskStateRunning, desired: dockerswarm.TaskStateShutdown, code: -1, detail: "it is being stopped"},
+		{name: "failed", node: "up", state: dockerswarm.TaskStateFailed, desired: dockerswarm.TaskStateShutdown, exit: 3, err: "task: non-zero exit (3)", code: 3, detail: "exited with status 3"},
+		{name: "ended", node: "up", state: dockerswarm.TaskStateComplete, desired: dockerswarm.TaskStateShutdown, code: 0, detail: "ended"},
+		{name: "rejected", node: "up", state: dockerswarm.TaskStateRejected, desired: dockerswarm.TaskStateShutdown, neverStarted: true, err: "No such image: x", code: -1, detail: "No such image: x"},
+	} {
+		task := &dockerswarm.Task{NodeID: c.node, DesiredState: c.desired}
+		task.Status = dockerswarm.TaskStatus{State: c.state, Err: c.err, Timestamp: time.Now()}
+		if !c.neverStarted {
+			task.Status.ContainerStatus = &dockerswarm.ContainerStatus{ContainerID: "c", ExitCode: c.exit}
+		}
+		s := &snapshot{nodes: map[string]*dockerswarm.Node{"up": up, "cut": cut}, tasks: map[string]*dockerswarm.Task{"s": task}}
+		if got := s.state("s"); got.Running != c.running || got.ExitCode != c.code || got.Detail != c.detail {
+			t.Errorf("%s: %+v, want running %v, exit code %d, %q", c.name, got, c.running, c.code, c.detail)
+		}
+	}
+	if got := (&snapshot{}).state("s"); got.Running || got.Detail != "gone" {
+		t.Errorf("no task: %+v, want gone", got)
+	}
+}
+
+func TestExplainTask(t *testing.T) {
+	for detail, want := range map[string]string{
+		"No such image: sha256:abc":                                               "docker save resnet:1 | ssh a docker load",
+		"no suitable node (insufficient resources on 1 node)":                     "gfaas node describe",
+		"invalid mount config for type \"bind\": bind source path does not exist": "--trust",
+	} {
+		err := explainTask("resnet:1", "a", &taskError{detail})
+		h, ok := err.(interface{ Hint() string })
+		if !ok || !strings.Contains(h.Hint(), want) {
+			t.Errorf("%q: %v, want a hint with %q", detail, err, want)
+		}
+	}
+}
