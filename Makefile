@@ -16,14 +16,17 @@ LDFLAGS_GO := -s -w -X github.com/gfaas/gfaas/pkg/command/cli.Version=$(VERSION)
 # Programs and tests are compiled with the same flags, so that tests reuse what make all
 # has compiled.
 export GOFLAGS := $(strip $(shell $(GO) env GOFLAGS) -trimpath)
-# Go's build cache does not notice changes of headers outside a cgo package. This macro
-# changes with them.
-export CGO_CFLAGS := $(filter-out -DGFAAS_HEADERS=%,$(shell $(GO) env CGO_CFLAGS)) -DGFAAS_HEADERS=$(shell cat hook/cuda.h hook/symbols.def | sha256sum | cut -c 1-16)
+# Go's build cache does not notice changes of headers outside a cgo package. This header of
+# the package changes with them.
+CUDA_HEADERS := pkg/adapter/cuda/headers.h
+$(shell sum=$$(cat hook/cuda.h hook/symbols.def | sha256sum | cut -c 1-16) && \
+  printf '/* Written by make: a sum of hook/cuda.h and hook/symbols.def. */\n\043define GFAAS_HEADERS 0x%s\n' $$sum >$(CUDA_HEADERS).$$$$ && \
+  if cmp -s $(CUDA_HEADERS).$$$$ $(CUDA_HEADERS); then rm $(CUDA_HEADERS).$$$$; else mv $(CUDA_HEADERS).$$$$ $(CUDA_HEADERS); fi)
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.1.4
 GO_LICENSES := github.com/google/go-licenses@v1.6.0
 
-GO_SRC = $(shell find cmd pkg -name '*.go' -not -name '*_test.go') go.mod go.sum
+GO_SRC = $(shell find cmd pkg -name '*.[ch]' -o -name '*.go' -not -name '*_test.go') go.mod go.sum
 BINARIES := $(addprefix $(BUILD)/bin/,$(notdir $(wildcard cmd/*)))
 
 .DEFAULT_GOAL := all
@@ -70,21 +73,23 @@ demo-binaries:
 	$(GO) build -buildvcs=false -ldflags '$(LDFLAGS_GO)' -o $(BUILD)/bin/ $(addprefix ./cmd/,$(DEMO_BINARIES))
 
 # Tests run the built programs and libraries, whose changes Go's test cache does not
-# notice: -count=1. Most tests mostly wait, so two packages per processor and eight
-# parallel tests of a package run at a time, and the longest packages start first. Under
+# notice: -count=1. Most tests mostly wait, so one package more than there are processors and
+# eight parallel tests of a package run at a time, and the longest packages start first. With
+# more, everything runs so slowly on a busy host that generous time limits pass. Under
 # the race detector, programs need too much CPU time for that. Property tests use a fixed
 # seed, so that a failure is due to the change under test; `make explore` uses random seeds
 # and many more cases. VET=-vet=off skips vet, which make lint runs as well. Linking without
 # DWARF saves a third of the link time.
-TESTING = $(GO) test -count=1 -ldflags=-w -p $(shell expr 2 \* $$(nproc)) -exec '"$(CURDIR)/pkg/rapid.sh" -rapid.seed=1'
+TESTING = $(GO) test -count=1 -ldflags=-w -p $(shell expr 1 + $$(nproc)) -exec '"$(CURDIR)/pkg/rapid.sh" -rapid.seed=1'
 test: all checks ## run all tests
 	$(TESTING) -parallel 8 $(VET) -timeout 20m ./hook/hooktest ./pkg/command/gfaas ./pkg/daemon/gateway ./hook/sim/simtest ./...
 
 # By default, a program under the race detector sleeps for a second before it exits, and the
 # scripts run hundreds of programs. Packages in SEQUENTIAL start no goroutines (a test
 # enforces this), so their own tests cannot race; tests of daemons and commands run their
-# code too. -short skips tests that repeat one sequence many times.
-SEQUENTIAL := policy|sim|gpu|number|reason|splitmix|csvfile|jsonfile|textfile|yamlfile|safetensors|function|profile|plan|trace|record|status|events|transcript|kgraph|kserve|wire|command/(picture|place/manifest|profile/report|sim/report)
+# code too. -short skips tests that repeat one sequence many times, or run programs of one
+# goroutine.
+SEQUENTIAL := policy|sim|gpu|number|reason|splitmix|csvfile|jsonfile|textfile|yamlfile|safetensors|function|profile|plan|trace|record|status|events|transcript|kgraph|kserve|wire|command/(picture|profile/report|place|sim)
 race: export GORACE := atexit_sleep_ms=0
 race: all checks ## run tests under the race detector
 	$(TESTING) -vet=off -race -short -timeout 30m $$($(GO) list ./pkg/command/gfaas ./pkg/daemon/gateway ./pkg/... | grep -vE '/pkg/($(SEQUENTIAL))(/|$$)')
@@ -133,11 +138,17 @@ locality: all checks ## compare a gateway with gfaas-sim on a trace
 scaling: all checks ## compare a gateway's scalers with gfaas-sim
 	GFAAS_SCALING=$(RUNS) $(GO) test -count=1 -v -timeout 60m ./pkg/command/gfaas -run '^TestScaling$$'
 
+# Compares Dilu's vertical scaling with instances that keep their requests, RUNS times. A run
+# takes a minute.
+.PHONY: vertical
+vertical: all checks ## compare Dilu's limits with requests alone, on a simulated GPU
+	GFAAS_VERTICAL=$(RUNS) $(GO) test -count=1 -v -timeout 60m ./pkg/command/gfaas -run '^TestVertical$$'
+
 # Runs the scripts that reproduce figures of papers (docs/papers.md), and fails if a result has
 # moved. PAPERS selects scripts. The pictures and CSV files are in build/papers.
 PAPERS ?= $(filter-out lib,$(basename $(notdir $(wildcard examples/papers/*.sh))))
 .PHONY: papers
-papers: $(addprefix $(BUILD)/bin/,$(DEMO_BINARIES)) libs examples ## reproduce the figures of papers in docs/papers.md
+papers: $(addprefix $(BUILD)/bin/,$(DEMO_BINARIES) gfaas-kerneld) $(BUILD)/lib/gfaas-kernel-executor libs examples ## reproduce the figures of papers in docs/papers.md
 	@failed=; for p in $(PAPERS); do \
 	  PATH='$(abspath $(BUILD))/bin':"$$PATH" examples/papers/$$p.sh $(BUILD)/papers || failed="$$failed $$p"; echo; done; \
 	  [ -z "$$failed" ] || { echo "papers: failed:$$failed"; exit 1; }
@@ -149,12 +160,31 @@ DEMANDS ?= 50
 promise: all checks ## run DEMANDS random plans under load
 	GFAAS_DEMANDS=$(DEMANDS) $(GO) test -count=1 -v -timeout 180m ./pkg/command/gfaas -run '^TestPromise$$'
 
+# Starts swarms of two and three Docker Engines on this machine, and checks the runtime of swarms and the gateway on
+# them. It needs root, debootstrap and, the first time, Debian's package archive.
+.PHONY: fleet-check
+fleet-check: $(addprefix $(BUILD)/bin/,gfaas gfaas-tokend) libs checks examples ## run gfaas serve --swarm on three Docker Engines
+	testdata/fleet/check 3 $(BUILD)
+	testdata/fleet/service $(BUILD)
+	testdata/fleet/conformance $(BUILD)
+
+# Measures starts, quotas and the replay of the record on three Docker Engines. It needs an idle machine.
+.PHONY: fleet-figures
+fleet-figures: $(addprefix $(BUILD)/bin/,gfaas gfaas-tokend gfaas-sim) libs examples ## measure gfaas serve --swarm on three Docker Engines
+	testdata/fleet/figures $(BUILD)
+	testdata/fleet/replay $(BUILD)
+
 # Checks that exported manifests decode into Kubernetes' own types, in a separate module that
 # requires those types.
 KUBETYPES := pkg/command/place/manifest/kubetypes
 .PHONY: kube-check
 kube-check: ## decode exported manifests into Kubernetes types
 	GFAAS_KUBETYPES=1 $(GO) test -vet=off -count=1 ./$(KUBETYPES)/.. -run '^TestKubernetesTypes$$'
+
+# Calls a gateway through the official Go clients of OpenAI, Anthropic and Ollama, which are in a separate module.
+.PHONY: api-clients
+api-clients: all ## call a gateway through the clients of OpenAI, Anthropic and Ollama
+	GFAAS_API_CLIENTS=1 $(GO) test -vet=off -count=1 -v ./examples -run '^TestAPIClients$$'
 
 # Applies the example changes of CONTRIBUTING.md to copies of the tree and tests them.
 .PHONY: contributing-check
@@ -179,7 +209,7 @@ drift: ## check that generated files are up to date
 	  $(GO) run ./pkg/command/gendocs $$dir/man $$dir/completions $$dir/settings.txt $$dir/docs && \
 	  diff -r man $$dir/man && diff -r completions $$dir/completions && diff pkg/command/cli/settings.txt $$dir/settings.txt && \
 	  for page in $$dir/docs/*; do diff docs/$${page##*/} $$page || exit; done && \
-	  $(GO) run ./pkg/wire/gen $$dir/wire.h && diff hook/wire.h $$dir/wire.h
+	  $(GO) run ./pkg/wire/gen $$dir/wire.h && diff hook/wire.h $$dir/wire.h && git diff --exit-code -- $(CUDA_HEADERS)
 
 # Looks for known vulnerabilities of Go and of the modules that our code can reach. Without
 # network access, set VULNDB=file:///FOLDER to a copy of the database

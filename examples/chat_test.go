@@ -22,11 +22,12 @@ type served struct {
 	http *http.Client
 }
 
-// serve starts a gateway, which must end in an orderly way.
-func (u *user) serve() *served {
+// serve starts a gateway that listens at an address, or only at its socket if that is empty. It must end in an
+// orderly way.
+func (u *user) serve(listen string) *served {
 	u.t.Helper()
 	said := new(bytes.Buffer)
-	cmd := exec.Command(built(u.t, "bin", "gfaas"), "serve", "--listen", "", "--gpu", "sim")
+	cmd := exec.Command(built(u.t, "bin", "gfaas"), "serve", "--listen", listen, "--gpu", "sim")
 	cmd.Env, cmd.Dir, cmd.Stderr = u.env, u.dir, said
 	if err := cmd.Start(); err != nil {
 		u.t.Fatal(err)
@@ -118,7 +119,7 @@ type completion struct {
 func TestChat(t *testing.T) {
 	needPython(t)
 	u := newUser(t)
-	s := u.serve()
+	s := u.serve("")
 	u.do("gfaas", "new", "parrot", "--template", "openai", "-q")
 	// A word takes 100 ms of the simulated GPU: 1000 turns of its 80 multiprocessors.
 	u.edit("parrot/function.yaml", `env: {`, `env: {BLOCKS: "80000", `)

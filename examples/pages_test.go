@@ -25,7 +25,12 @@ var notRun = map[string]map[string]string{
 		"gfaas register plan.json":      "needs an image",
 		"gfaas apply -f functions.yaml": "needs an image and Compose",
 	},
-	"docs/how-to/gpu-faults.md":      {"gfaas down": "needs root and a GPU"},
+	"docs/how-to/gpu-faults.md": {"gfaas down": "needs root and a GPU"},
+	"docs/how-to/model-servers.md": {
+		"export OPENAI_BASE_URL=http://localhost:8080/v1 OPENAI_API_KEY=none": "sets variables for other programs",
+		"export OLLAMA_HOST=http://localhost:8080":                            "sets variables for other programs",
+		"docker run -d --network host -v open-webui:/app/backend/data -e PORT=3000 -e OLLAMA_BASE_URL=http://localhost:8080 -e OPENAI_API_BASE_URL=http://localhost:8080/v1 -e OPENAI_API_KEY=none ghcr.io/open-webui/open-webui:main": "needs an image of 4 GB",
+	},
 	"docs/how-to/serve-functions.md": {"sudo systemctl enable --now gfaas-gateway": "needs root and systemd"},
 	"docs/how-to/upgrade.md": {
 		"sudo apt install ./gfaas_NEW_amd64.deb": "needs root",

@@ -45,6 +45,7 @@ bool gf_identify(struct gf_identity *who)
 {
     if (*who->secret)
         return true; /* the program may have changed its environment since then */
+    copy(who->grant, sizeof who->grant, "GFAAS_GRANT"); /* the daemon refuses a grant that is too long, also a truncated one */
     return copy(who->socket, sizeof who->socket, "GFAAS_SOCKET") &&
            copy(who->instance, sizeof who->instance, "GFAAS_INSTANCE") &&
            copy(who->secret, sizeof who->secret, "GFAAS_SECRET");
@@ -99,6 +100,20 @@ bool gf_transmit(int fd, const void *message, size_t size)
     if (n < 0 && denied("sendto", "the library sends to gfaas-tokend with write instead"))
         n = write_instead(fd, message, size);
     return n == (ssize_t)size;
+}
+
+bool gf_transmit_grant(int fd, const struct gf_identity *who)
+{
+    struct {
+        struct gf_header h;
+        char text[sizeof who->grant];
+    } message;
+    size_t size = strlen(who->grant);
+    if (!size)
+        return true;
+    message.h = gf_header(GF_MSG_GRANT, (uint32_t)(sizeof message.h + size));
+    memcpy(message.text, who->grant, size);
+    return gf_transmit(fd, &message, sizeof message.h + size);
 }
 
 /* Opens a connection to the daemon's client socket and stores its identity in *is. Returns -1,
@@ -190,7 +205,7 @@ static bool say_hello(int fd, unsigned place, uint64_t used, const struct gf_ide
     hello.h.flags = GF_HELLO_MANY_SLOTS | GF_HELLO_MOVES;
     memcpy(hello.instance, who->instance, sizeof hello.instance);
     memcpy(hello.secret, who->secret, sizeof hello.secret);
-    return gf_transmit(fd, &hello, sizeof hello);
+    return gf_transmit_grant(fd, who) && gf_transmit(fd, &hello, sizeof hello);
 }
 
 struct gf_page *gf_peek(unsigned place, const struct gf_identity *who)
@@ -284,8 +299,8 @@ static bool exchange(struct gf_device *device, unsigned place, int fd, bool said
         gf_terminate_set_full(device, full);
         gf_pause_ns(REFUSED_NS);
     } else if (n <= 0 && !denied && ++device->link.hangups == HANGUPS) {
-        gf_say(GF_SAY_LOST, "the daemon at %s closes the connection: GPU work waits for a gfaas-tokend with version %d of the protocol",
-               who->socket, GF_VERSION);
+        gf_say(GF_SAY_LOST, "the daemon at %s closes the connection: GPU work waits for a gfaas-tokend with version %d of the protocol%s",
+               who->socket, GF_VERSION, *who->grant ? ", which accepts grants" : "");
     } else if (n > 0 && !page) {
         gf_say(GF_SAY_LOST, "the program that answers at %s is not gfaas-tokend: GPU work waits for gfaas-tokend", who->socket);
     }

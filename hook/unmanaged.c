@@ -157,7 +157,8 @@ static bool known_already(uint32_t kind, const char *program)
     if (fd < 0)
         return false;
     struct pollfd answer = {.fd = fd, .events = POLLIN};
-    bool known = syscall(SYS_connect, fd, &address, sizeof address) == 0 && gf_transmit(fd, &report, sizeof report) &&
+    bool known = syscall(SYS_connect, fd, &address, sizeof address) == 0 && gf_transmit_grant(fd, &identity) &&
+                 gf_transmit(fd, &report, sizeof report) &&
                  syscall(SYS_ppoll, &answer, 1, &(struct timespec){0, ANSWER_MS * 1000000}, NULL, 0) == 1 &&
                  gf_is(&noted, syscall(SYS_recvfrom, fd, &noted, sizeof noted, 0, NULL, NULL), GF_MSG_NOTED, sizeof noted) &&
                  !noted.first;

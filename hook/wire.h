@@ -10,6 +10,7 @@
 #define GF_MAGIC 0x31544647u
 #define GF_VERSION 2
 #define GF_MAX_MESSAGE 512
+#define GF_MAX_GRANT 4096
 #define GF_MSG_HELLO 1
 #define GF_MSG_WELCOME 2
 #define GF_MSG_REFUSED 3
@@ -22,6 +23,7 @@
 #define GF_MSG_FAULT 10
 #define GF_MSG_MOVE 11
 #define GF_MSG_MOVED 12
+#define GF_MSG_GRANT 13
 #define GF_UNMANAGED_RESTORED 0
 #define GF_UNMANAGED_STATIC 1
 #define GF_UNMANAGED_LIBC 2

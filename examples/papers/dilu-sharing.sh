@@ -14,37 +14,62 @@ instance() {
 	printf '{"id":"%s-0","function":"%s","sm_pct":%s,"sm_limit_pct":%s,"quota_request":1,"quota_limit":1,"batch":1,"rps":30,"mem_mib":0,"x":0,"y":%s}' "$1" "$1" "$2" "$3" "$4"
 }
 
-# latency COLUMN INSTANCES OTHER OPTION...: prints a latency of f, with OTHER requests/s for g. It is
-# the mean for three seeds.
-latency() {
-	local column=$1 seed demand='{"function":"f","rps":30,"served_rps":30}'
-	[ "$3" = 0 ] || demand+=',{"function":"g","rps":'$3',"served_rps":'$3'}'
+# simulate TABLE INSTANCES F G OPTION...: simulates F and G requests/s for the functions f and g, for
+# three seeds. The rows of the table are named by the function.
+simulate() {
+	local table=$1 seed demand='{"function":"f","rps":'$3',"served_rps":'$3'}'
+	[ "$4" = 0 ] || demand+=',{"function":"g","rps":'$4',"served_rps":'$4'}'
 	printf '{"version":1,"algorithm":"dilu","model":"rect","gpus_used":1,"bound":1,"bound_method":"area","gpus":[{"node":"node0","index":0,"mem_mib":0,"instances":[%s]}],"demand":[%s],"unplaced":[]}' \
 		"$2" "$demand" >"$work/plan"
 	for seed in 1 2 3; do
-		gfaas-sim plan -q "$work/plan" --profile "$work/profile" --policy introspective --seed $seed "${@:4}" -o csv >>"$work/latencies" || [ $? = 3 ]
+		gfaas-sim plan -q "$work/plan" --profile "$work/profile" --policy introspective --seed $seed "${@:5}" -o csv >>"$work/$table" || [ $? = 3 ]
 	done
-	mean latencies f "$column"
-	rm "$work/latencies"
 }
 
 alone=$(instance f 100 100 0)
 dilu=$(instance f 30 60 0),$(instance g 30 60 30)
 limits=$(instance f 60 60 0),$(instance g 60 60 40)
 requests=$(instance f 30 30 0),$(instance g 30 30 30)
+whole=$(instance f 100 100 0),$(instance g 100 100 0)
 for cv in 1 2 4 6; do
 	options="--pattern gamma --cv $cv --slo 100ms --duration 5m"
-	exclusive=$(latency p95_ms "$alone" 0 $options)
-	own=$(latency p95_ms "$dilu" 30 $options)
-	result dilu-cv$cv "$own / $exclusive"
-	result limits-cv$cv "$(latency p95_ms "$limits" 30 $options) / $own"
-	result requests-cv$cv "$(latency p95_ms "$requests" 30 $options) / $own"
+	simulate exclusive$cv "$alone" 30 0 $options
+	simulate dilu$cv "$dilu" 30 30 $options
+	simulate limits$cv "$limits" 30 30 $options
+	simulate requests$cv "$requests" 30 30 $options
+	own=$(mean dilu$cv f p95_ms)
+	result dilu-cv$cv "$own / $(mean exclusive$cv f p95_ms)"
+	result limits-cv$cv "$(mean limits$cv f p95_ms) / $own"
+	result requests-cv$cv "$(mean requests$cv f p95_ms) / $own"
 done
 
-# Next to g as a training function: it has work at all times.
+# Next to g as a training function, which has work at all times.
 options="--slo 100ms --duration 1m"
-training=$(instance f 30 60 0),$(instance g 30 100 30)
+simulate exclusive "$alone" 30 0 $options
+simulate training "$(instance f 30 60 0),$(instance g 30 100 30)" 30 120 $options
+simulate training-tgs "$whole" 30 120 $options --policy tgs
 for column in p50_ms p95_ms; do
-	result training-$column "$(latency $column "$training" 120 $options) / $(latency $column "$alone" 0 $options)"
+	result training-$column "$(mean training f $column) / $(mean exclusive f $column)"
+	result training-tgs-$column "$(mean training-tgs f $column) / $(mean exclusive f $column)"
+done
+result training-throughput "$(mean training g served_rps)"
+result training-tgs-throughput "$(mean training-tgs g served_rps)"
+
+# TGS with two inference functions, of which the first is productive.
+simulate tgs "$whole" 30 30 $options --policy tgs
+simulate dilu "$dilu" 30 30 $options
+for column in p50_ms p95_ms; do
+	result tgs-$column "($(mean tgs f $column) + $(mean tgs g $column)) / ($(mean dilu f $column) + $(mean dilu g $column))"
+done
+
+# Figure 13: two training functions. Each has 100 iterations/s alone on the GPU.
+simulate two "$dilu" 120 120 --duration 1m
+simulate two-limits "$limits" 120 120 --duration 1m
+simulate two-requests "$requests" 120 120 --duration 1m
+simulate two-tgs "$whole" 120 120 --duration 1m --policy tgs
+sum() { echo "($(mean "$1" f served_rps) + $(mean "$1" g served_rps))"; }
+result two "$(sum two)"
+for other in limits requests tgs; do
+	result two-$other "$(sum two) / $(sum two-$other)"
 done
 finish

@@ -22,7 +22,7 @@ model b 8 4 70
 model c 3 6 80
 model d 10 2 40
 for name in a b c d; do
-	for search in grid hybrid fast; do
+	for search in grid gpulet hybrid fast; do
 		trials=$(gfaas-profile search --table "$work/$name.profile" --search $search --slo 100ms -o json | awk -F'[:,]' '/"trials"/ { print $2 }')
 		result $search-$name "$trials"
 	done
@@ -66,19 +66,25 @@ scale() {
 	local seed table=$1 pattern=$2
 	shift 2
 	for seed in $seeds; do
-		gfaas-sim generate rps --pattern "$pattern" --rate 30 --seed "$seed" | gfaas-sim scale --rps - --function f "$@" -o csv
+		gfaas-sim scale --rps "$work/$pattern-$seed.rps" --function f "$@" -o csv
 	done >"$work/$table"
 }
 for pattern in bursty periodic sporadic; do
+	for seed in $seeds; do
+		gfaas-sim generate rps --pattern $pattern --rate 30 --seed "$seed" --out-file "$work/$pattern-$seed.rps"
+	done
 	scale lazy $pattern --profile "$work/profile" --scaler lazy --set surge=0
 	scale surge $pattern --profile "$work/profile" --scaler lazy
 	scale fixed-lazy $pattern --profile "$work/fixed" --scaler lazy --set surge=0
 	scale eager $pattern --profile "$work/profile" --scaler eager
-	for table in lazy surge eager; do
+	scale infless $pattern --profile "$work/profile" --scaler infless
+	for table in lazy surge eager infless; do
 		result $pattern-cold-$table "$(mean $table ${table/surge/lazy} cold_starts)"
 		result $pattern-late-$table "100 * $(mean $table ${table/surge/lazy} slo_violation_ratio)"
 	done
 	result $pattern-late-fixed "100 * $(mean fixed-lazy lazy slo_violation_ratio)"
-	result $pattern-saved "$(mean eager eager instance_seconds) - $(mean lazy lazy instance_seconds)"
+	for scaler in eager infless; do
+		result $pattern-saved-$scaler "$(mean $scaler $scaler instance_seconds) - $(mean lazy lazy instance_seconds)"
+	done
 done
 finish

@@ -33,10 +33,25 @@ done
 # Algorithm 2 of the paper, has to pack these instances.
 printf '%s\n' function,sm_pct,quota,batch,throughput_rps,p95_ms resnet,12,0.4,1,10,69 rnnt,24,0.4,1,10,69 bert,50,0.6,1,10,69 >"$work/space"
 sed 's/,12,/,100,/; s/,24,/,100,/; s/,50,/,100,/' "$work/space" >"$work/time"
+# busy PLAN: prints the part of the window in which instances run, on average over the GPUs of the
+# plan, and the same weighted by the SMs that the instances need, which is the occupancy.
+busy() {
+	awk 'function value(name) { return match($0, "\"" name "\":[0-9.]*") ? substr($0, RSTART + length(name) + 3, RLENGTH - length(name) - 3) : "" }
+		BEGIN { need["resnet"] = 12; need["rnnt"] = 24; need["bert"] = 50 }
+		/"node"/ { gpus++ }
+		/"id"/ {
+			split($0, text, "\""); sms += need[text[8]] * value("quota_request")
+			for (t = 0; t < 100; t++) if (t + 0.5 > 100 * value("x") && t + 0.5 < 100 * (value("x") + value("quota_request"))) at[gpus, t]
+		}
+		END { for (i in at) n++; print "name,gpus,time,sms"; print "plan," gpus "," n / 100 / gpus "," sms / 100 / gpus }' "$1"
+}
 for sharing in space time; do
-	gpus=$(gfaas-place plan -q --profile "$work/$sharing" --demand resnet=40,rnnt=20,bert=20 --algorithm fast -o json | awk -F'[:,]' '/"gpus_used"/ { print $2 }')
-	result gpus-$sharing "$gpus"
+	gfaas-place plan -q --profile "$work/$sharing" --demand resnet=40,rnnt=20,bert=20 --algorithm fast -o json >"$work/plan-$sharing"
+	busy "$work/plan-$sharing" >"$work/busy-$sharing"
+	result gpus-$sharing "$(mean busy-$sharing plan gpus)"
 done
+result utilization "$(mean busy-space plan time) / $(mean busy-time plan time)"
+result occupancy "$(mean busy-space plan sms) / $(mean busy-time plan sms)"
 # Our packer with its proof that no packing needs fewer GPUs.
 printf '%s\n' id,quota,sm_pct,count resnet,0.4,12,4 rnnt,0.4,24,2 bert,0.6,50,2 >"$work/items"
 result gpus-pack "$(gfaas-place pack --items "$work/items" -o json | awk -F'[:,]' '/"bound"/ { print $2; exit }')"

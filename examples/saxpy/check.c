@@ -1,13 +1,17 @@
-/* saxpy-check [COUNT]: reads answers of the saxpy function, one per line, computes each on the CPU
- * and compares. It exits with status 0 if there are COUNT answers (default: at least one) and all
- * are exact, and with status 1 otherwise. */
+/* saxpy-check [COUNT]: checks answers of the saxpy function.
+ *
+ * It reads answers from standard input, one per line, and computes the sum of each on the CPU. It exits
+ * with status 0 if there are COUNT answers (default: at least one) and all sums are exactly right, and
+ * with status 1 otherwise. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "json.h"
 #include "workload.h"
 
-/* Returns the sum of y as the function computes it, in the same order and precision. */
+/* Returns the sum that the function must answer for `batch` pairs of vectors x and y, each of n elements.
+ * Each launch computes y = a * x + y. The sum is that of all elements of y after the last launch. The
+ * order and the precision of the steps are those of the function, so the two sums must be equal. */
 static double expected(size_t n, float a, size_t batch, int launches)
 {
 	double sum = 0;
@@ -15,7 +19,8 @@ static double expected(size_t n, float a, size_t batch, int launches)
 	for (size_t i = 0; i < n * batch; i++) {
 		float y = input_y(i % n);
 		for (int k = 0; k < launches; k++) {
-			/* Rounded twice, as the kernel does, not in one fused step. */
+			/* Round the product and then the sum, as the kernel does. `volatile` prevents a fused
+			 * multiply-add, which rounds only once. */
 			volatile float product = a * input_x(i % n);
 			y = product + y;
 		}
@@ -34,18 +39,20 @@ int main(int argc, char **argv)
 		struct json_field fields[] = {{"n", &n}, {"a", &a}, {"batch", &batch}, {"launches", &launches}, {"sum", &sum}};
 
 		if (json_read(line, fields, 5) || n < 1 || batch < 1 || launches < 1) {
-			fprintf(stderr, "saxpy-check: not an answer: %s", line);
+			fprintf(stderr, "saxpy-check: invalid answer: want numbers n, batch and launches of at least 1: %s", line);
 			wrong++;
 			continue;
 		}
 		want = expected((size_t)n, (float)a, (size_t)batch, (int)launches);
 		if (sum < want || sum > want) {
-			fprintf(stderr, "saxpy-check: sum is %.17g, want %.17g: %s", sum, want, line);
+			fprintf(stderr, "saxpy-check: wrong answer: got the sum %.17g, want %.17g: %s", sum, want, line);
 			wrong++;
 		} else {
 			right++;
 		}
 	}
 	fprintf(stderr, "saxpy-check: %ld right, %ld wrong\n", right, wrong);
+	if (count && right != count)
+		fprintf(stderr, "saxpy-check: got %ld right answers, want %ld\n", right, count);
 	return wrong || !right || (count && right != count);
 }

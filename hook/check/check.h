@@ -1,5 +1,5 @@
-/* check.h: shared by the programs in this folder. They are ordinary programs of the CUDA driver
- * API, and run on the simulated driver and on a real one, with and without the preload library. */
+/* check.h: helpers for the programs in this folder. The programs use the CUDA driver API as any other
+ * program does. They run on the simulated driver and on a real one, with and without the preload library. */
 #ifndef GFAAS_CHECK_H
 #define GFAAS_CHECK_H
 
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-/* Exits with status 1 if a call of the driver fails. */
+/* Exits with status 1 if a driver call fails. */
 #define ASSERT_SUCCESS(call) \
     do { \
         CUresult result_ = (call); \
@@ -25,13 +25,24 @@
 #define ASSERT(condition) \
     do { \
         if (!(condition)) { \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+            fprintf(stderr, "%s:%d: assertion failed: %s\n", __FILE__, __LINE__, #condition); \
             exit(1); \
         } \
     } while (0)
 
-/* add: c[i] = a[i] + b[i] for i < n. nop: does nothing, which takes 1 us per block on the simulated
- * GPU. */
+/* Exits with status 1 if element i of a vector does not have the expected value. */
+#define ASSERT_ELEMENT(vector, i, expected) \
+    do { \
+        double got_ = (double)(vector)[i], want_ = (double)(expected); \
+        if (got_ != want_) { \
+            fprintf(stderr, "%s:%d: element %ld of %s: got %.9g, want %.9g\n", __FILE__, __LINE__, (long)(i), #vector, got_, want_); \
+            exit(1); \
+        } \
+    } while (0)
+
+/* Two kernels. add(a, b, c, n) sets c[i] = a[i] + b[i] for i < n. nop() does nothing. The simulated driver
+ * does not run PTX: a comment "gfaas-sim:" gives the operation of a kernel and the time of a block in
+ * microseconds. */
 static const char check_ptx[] __attribute__((unused)) =
     "// gfaas-sim: add op=vadd_f32 block_us=10\n"
     "// gfaas-sim: nop block_us=1\n"
@@ -48,7 +59,7 @@ static const char check_ptx[] __attribute__((unused)) =
     "DONE:\n ret;\n}\n"
     ".visible .entry nop()\n{\n ret;\n}\n";
 
-/* Returns a function of the driver by its exact name, or NULL if the driver lacks it. */
+/* Returns the address of the driver function with exactly this name, or NULL if the driver lacks it. */
 static inline void *driver_find(const char *name)
 {
     static void *handle;
@@ -65,7 +76,7 @@ static inline pthread_t start_thread(void *(*run)(void *), void *arg)
     return thread;
 }
 
-/* Creates a context on the first device and makes it current. */
+/* Creates a context on the first device, makes it current and returns it. */
 static inline CUcontext own_context(void)
 {
     CUdevice device;
@@ -76,7 +87,7 @@ static inline CUcontext own_context(void)
     return context;
 }
 
-/* Makes the primary context of the first device current. */
+/* Makes the primary context of the first device current and returns it. */
 static inline CUcontext primary_context(void)
 {
     CUdevice device;
@@ -88,6 +99,7 @@ static inline CUcontext primary_context(void)
     return context;
 }
 
+/* Loads a module from PTX and returns its kernel of that name. */
 static inline CUfunction kernel(const char *ptx, const char *name)
 {
     CUmodule module;
@@ -97,7 +109,7 @@ static inline CUfunction kernel(const char *ptx, const char *name)
     return function;
 }
 
-/* Returns a kernel that does nothing. On the simulated GPU, a block takes block_us. */
+/* Returns a kernel that does nothing. On the simulated GPU, each of its blocks takes block_us microseconds. */
 static inline CUfunction timed_kernel(int block_us)
 {
     char ptx[256];
@@ -113,20 +125,20 @@ static inline CUstream new_stream(void)
     return stream;
 }
 
-/* Launches one block of one thread of a kernel without parameters. */
+/* Launches a kernel without parameters as one block of one thread. */
 static inline void launch_block(CUfunction function, CUstream stream)
 {
     ASSERT_SUCCESS(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
 }
 
-/* Returns the parameters of a node of a graph that launches the same. */
+/* Returns the parameters of a graph node that launches what launch_block launches. */
 static inline CUDA_KERNEL_NODE_PARAMS_v2 kernel_node(CUfunction function)
 {
     return (CUDA_KERNEL_NODE_PARAMS_v2){.func = function, .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1,
                                         .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1};
 }
 
-/* Instantiates a graph of one kernel. */
+/* Returns an instantiated graph whose only node is the launch_block of a kernel. */
 static inline CUgraphExec kernel_graph(CUfunction function)
 {
     CUgraph graph;
@@ -139,14 +151,14 @@ static inline CUgraphExec kernel_graph(CUfunction function)
     return exec;
 }
 
-/* Prints a line at once, for a test that waits for it. */
+/* Prints a line and flushes standard output, because a test may wait for the line. */
 static inline void say_line(const char *line)
 {
     puts(line);
     fflush(stdout);
 }
 
-/* Waits for the end of the standard input, which a test closes when it has seen enough. */
+/* Waits for the end of standard input. A test closes it when it no longer needs the program. */
 static inline void await_end(void)
 {
     while (getchar() != EOF)

@@ -1,22 +1,31 @@
-/* descriptors: closes descriptors of the preload library, or replaces them by files of the program,
- * and continues to launch.
+/* descriptors: closes descriptors of the preload library, or replaces them with files of the program, and
+ * then launches more kernels.
  *
  *   descriptors WHICH KIND WHEN [LIMIT]
  *
- * WHICH selects the library's descriptors by their type: socket, epoll (which includes eventfd), or all
- * of these. KIND is the replacement: closed (none), file, stream, seqpacket, pipe, write (the write end
- * of a pipe), event, epoll or timer. WHEN is idle, or busy: a second thread launches kernels too, before
- * the replacement and after it. LIMIT is the limit on open descriptors.
+ * WHICH selects the library's descriptors by type: socket, epoll (epolls and eventfds) or all (both).
  *
- * The program fails unless all launches succeed, all files that it has put in place of the library's
- * stay open, here and in a forked child, and the library has neither read from nor written to them. It
- * prints the lowest descriptor that the library had. */
+ * KIND is the replacement:
+ *
+ *   closed                   none: the descriptor is only closed
+ *   file                     a temporary file
+ *   stream, seqpacket        one end of a pair of Unix sockets of that type
+ *   pipe, write              the read end or the write end of a pipe
+ *   event, epoll, timer      an eventfd, an epoll or a timerfd
+ *
+ * WHEN is idle or busy. If it is busy, a second thread also launches kernels, before and after the
+ * replacement. LIMIT is the limit on open descriptors (default: unchanged).
+ *
+ * The program fails if a launch fails, if a replacement does not stay open (here or in a forked child), or
+ * if the library reads from a replacement or writes to it. It prints the lowest number of the selected
+ * descriptors. */
 #define _GNU_SOURCE
 #include "check.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdbool.h>
 #include <sys/epoll.h>
@@ -34,13 +43,13 @@ static const char text[] = "the program's own";
 static CUcontext context;
 static CUfunction kernel_100us;
 
-/* The files of the program at descriptors that were the library's. */
+/* The files of the program that replace the library's. */
 static struct replacement {
-    int fd;
-    int other; /* the other end of the socket or pipe, or the file that the epoll watches */
-    struct stat stat; /* of the file when it was put there */
+    int fd;           /* the number, which was the library's */
+    int other;        /* the other end of the socket or pipe, or the eventfd that the epoll watches; -1: none */
+    struct stat stat; /* of the file, immediately after the replacement */
 } replacements[MAX_FILES];
-static int replaced;
+static int replaced; /* number of replacements */
 
 static void launch_kernels(int n)
 {
@@ -48,12 +57,14 @@ static void launch_kernels(int n)
         launch_block(kernel_100us, NULL);
         if (i % 4 == 0)
             ASSERT_SUCCESS(cuCtxSynchronize());
-        usleep(3000); /* meanwhile the lease is returned, and the next launch requests one */
+        usleep(3000); /* long enough that the lease is returned, so that the next launch requests another */
     }
 }
 
-static bool pause_launches, paused; /* the first makes the other thread pause its launches; the second confirms it */
+static bool pause_launches; /* set by the main thread: the second thread must pause */
+static bool paused;         /* set by the second thread: it does not launch until pause_launches is false */
 
+/* Launches kernels in the second thread, pauses while pause_launches is set, and launches more. */
 static void *launcher(void *unused)
 {
     ASSERT_SUCCESS(cuCtxSetCurrent(context));
@@ -65,7 +76,7 @@ static void *launcher(void *unused)
     return unused;
 }
 
-/* Reports whether all other threads of the process sleep. */
+/* Reports whether all threads of the process except the main thread, which calls this, sleep. */
 static bool others_sleep(void)
 {
     bool all_sleep = true;
@@ -88,9 +99,10 @@ static bool others_sleep(void)
     return all_sleep;
 }
 
-/* Waits until the library's thread sleeps between two polls. The library checks a descriptor before it
- * uses it, but cannot prevent that the program reuses the number between the check and the use. A
- * program that does so could lose data to any library. */
+/* Waits until the library's thread sleeps, so that the library uses no descriptor during the replacement.
+ * Otherwise the test could fail without a defect: before the library uses a descriptor, it checks that the
+ * descriptor is still its own, but no library can prevent that the program replaces the file between the
+ * check and the use. */
 static void await_idle_library(void)
 {
     usleep(30000);
@@ -100,7 +112,7 @@ static void await_idle_library(void)
         usleep(100);
 }
 
-/* Reports whether WHICH includes a descriptor with that link in /proc/self/fd. */
+/* Reports whether WHICH selects a descriptor whose link in /proc/self/fd is `link`. */
 static bool is_chosen(const char *which, const char *link)
 {
     bool is_socket = !strncmp(link, "socket:", 7), is_epoll = strstr(link, "eventpoll") || strstr(link, "eventfd");
@@ -109,7 +121,8 @@ static bool is_chosen(const char *which, const char *link)
     return is_epoll || (is_socket && !strcmp(which, "all"));
 }
 
-/* Stores the library's descriptors that WHICH includes, and returns their number. */
+/* Stores the descriptors that WHICH selects in fds and returns how many there are. All of them are the
+ * library's: neither the simulated driver nor this program has opened a socket, an epoll or an eventfd. */
 static int find_descriptors(const char *which, int fds[MAX_FILES])
 {
     int n = 0;
@@ -127,15 +140,15 @@ static int find_descriptors(const char *which, int fds[MAX_FILES])
 
 static void write_text(int fd) { ASSERT(write(fd, text, sizeof text) == (ssize_t)sizeof text); }
 
-/* Returns a new file of that kind, with contents that the library must not touch, and sets *other as in
- * struct replacement. */
+/* Opens a file of that kind and returns its descriptor. Sets *other as in struct replacement. If the kind
+ * allows it, the file contains data, so that check_untouched can tell whether the library has read it. */
 static int open_file(const char *kind, int *other)
 {
     int fds[2] = {-1, -1};
     if (!strcmp(kind, "file"))
         fds[0] = fileno(tmpfile());
     if (!strcmp(kind, "stream") || !strcmp(kind, "seqpacket"))
-        ASSERT(socketpair(AF_UNIX, kind[1] == 't' ? SOCK_STREAM : SOCK_SEQPACKET, 0, fds) == 0);
+        ASSERT(socketpair(AF_UNIX, !strcmp(kind, "stream") ? SOCK_STREAM : SOCK_SEQPACKET, 0, fds) == 0);
     if (!strcmp(kind, "pipe") || !strcmp(kind, "write"))
         ASSERT(pipe(fds) == 0);
     if (!strcmp(kind, "write")) {
@@ -164,7 +177,7 @@ static int open_file(const char *kind, int *other)
     return fds[0];
 }
 
-/* Closes a descriptor, or puts a file of that kind in its place. */
+/* Closes a descriptor, or replaces it with a file of that kind. */
 static void replace(int fd, const char *kind)
 {
     if (!strcmp(kind, "closed")) {
@@ -179,7 +192,7 @@ static void replace(int fd, const char *kind)
     close(file);
 }
 
-/* Reports whether `text`, and nothing else, can be read. */
+/* Reports whether `text`, and nothing else, can be read from a descriptor. */
 static bool has_text(int fd)
 {
     char got[64];
@@ -188,7 +201,7 @@ static bool has_text(int fd)
            read(fd, got, sizeof got) < 0 && errno == EAGAIN;
 }
 
-/* Checks that the descriptors still refer to the files of the program. */
+/* Checks that the replaced descriptors still refer to the files of the program. */
 static void check_open(void)
 {
     struct stat now;
@@ -197,7 +210,8 @@ static void check_open(void)
                now.st_mode == r->stat.st_mode);
 }
 
-/* Checks that the library has neither read from the files nor written to them. */
+/* Checks that the replacements are open and that the library has neither read from them nor written to
+ * them. */
 static void check_untouched(const char *kind)
 {
     struct stat now;
@@ -226,9 +240,11 @@ static void check_untouched(const char *kind)
 
 int main(int argc, char **argv)
 {
-    int fds[MAX_FILES], lowest = 1 << 30, status;
+    int fds[MAX_FILES], lowest = INT_MAX, status;
     if (argc != 4 && argc != 5)
         return 2;
+    const char *which = argv[1], *kind = argv[2];
+    bool busy = !strcmp(argv[3], "busy");
     if (argc == 5) {
         struct rlimit limit;
         ASSERT(getrlimit(RLIMIT_NOFILE, &limit) == 0);
@@ -237,7 +253,6 @@ int main(int argc, char **argv)
     }
     context = primary_context();
     kernel_100us = timed_kernel(100);
-    bool busy = !strcmp(argv[3], "busy");
     pthread_t thread = 0;
     launch_kernels(8);
     if (busy) {
@@ -246,12 +261,12 @@ int main(int argc, char **argv)
         while (!__atomic_load_n(&paused, __ATOMIC_ACQUIRE))
             usleep(1000);
     }
-    int n = find_descriptors(argv[1], fds);
+    int n = find_descriptors(which, fds);
     ASSERT(n > 0);
     await_idle_library();
     for (int i = 0; i < n; i++) {
         lowest = fds[i] < lowest ? fds[i] : lowest;
-        replace(fds[i], argv[2]);
+        replace(fds[i], kind);
     }
     __atomic_store_n(&pause_launches, false, __ATOMIC_RELEASE);
     pid_t child = fork();
@@ -263,7 +278,7 @@ int main(int argc, char **argv)
     launch_kernels(LAUNCHES);
     if (busy)
         pthread_join(thread, NULL);
-    check_untouched(argv[2]);
+    check_untouched(kind);
     printf("%d\n", lowest);
     return 0;
 }

@@ -38,24 +38,24 @@ static void fill(unsigned first, unsigned count)
     struct held held[CHUNKS], extra;
     const struct kind *of[CHUNKS];
     for (unsigned i = 0; i < CHUNKS; i++) {
-        LEFT_IS(the_limit - i * the_chunk);
+        ASSERT_FREE(the_limit - i * the_chunk);
         of[i] = kinds[first + i % count];
         ASSERT_SUCCESS(get(of[i], &held[i]));
     }
     for (unsigned i = 0; i < count; i++) {
-        LEFT_IS(0);
+        ASSERT_FREE(0);
         ASSERT(get(kinds[first + i], &extra) == CUDA_ERROR_OUT_OF_MEMORY);
     }
     for (unsigned i = 0; i < CHUNKS; i++) {
         of[i]->put(&held[i]);
-        LEFT_IS(the_chunk);
+        ASSERT_FREE(the_chunk);
         of[i] = kinds[first + (i + 1) % count];
         ASSERT_SUCCESS(get(of[i], &held[i]));
-        LEFT_IS(0);
+        ASSERT_FREE(0);
     }
     for (unsigned i = 0; i < CHUNKS; i++)
         of[i]->put(&held[i]);
-    LEFT_IS(the_limit);
+    ASSERT_FREE(the_limit);
 }
 
 /* Refused calls (a byte too many, invalid arguments) change nothing. */
@@ -70,12 +70,12 @@ static void refused(void)
     ASSERT(at == 7 && pitch == 7);
     ASSERT(cuMemAlloc(NULL, 1) == CUDA_ERROR_INVALID_VALUE && cuMemAlloc(&at, 0) == CUDA_ERROR_INVALID_VALUE);
     ASSERT(cuMemFree(rest + 8) == CUDA_ERROR_INVALID_VALUE);
-    LEFT_IS(1);
+    ASSERT_FREE(1);
     ASSERT_SUCCESS(cuMemAlloc(&at, 1));
-    LEFT_IS(0);
+    ASSERT_FREE(0);
     ASSERT_SUCCESS(cuMemFree(at));
     ASSERT_SUCCESS(cuMemFree(rest));
-    LEFT_IS(the_limit);
+    ASSERT_FREE(the_limit);
 }
 
 /* Memory that ends with its context becomes available again. */
@@ -86,7 +86,7 @@ static void contexts(void)
     ASSERT_SUCCESS(cuCtxCreate(&other, 0, the_device));
     ASSERT_SUCCESS(cuMemAlloc(&at, the_limit));
     ASSERT_SUCCESS(cuCtxDestroy(other));
-    LEFT_IS(the_limit);
+    ASSERT_FREE(the_limit);
 }
 
 /* Runs the named part, or all parts if `only` is NULL. */

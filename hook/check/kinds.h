@@ -210,8 +210,8 @@ static inline void use_device(void)
     ASSERT(the_limit && the_chunk % (32 << 20) == 0);
 }
 
-/* Returns the free memory that the program sees. */
-static inline size_t left(void)
+/* Returns the free memory that the program sees. the_limit is the total. */
+static inline size_t free_bytes(void)
 {
     size_t unused, total;
     ASSERT_SUCCESS(cuMemGetInfo(&unused, &total));
@@ -219,12 +219,12 @@ static inline size_t left(void)
     return unused;
 }
 
-/* Checks that this many bytes are free. */
-#define LEFT_IS(bytes) \
+/* Exits with status 1 unless the program sees this many bytes of free memory. */
+#define ASSERT_FREE(bytes) \
     do { \
-        size_t left_ = left(), want_ = (bytes); \
-        if (left_ != want_) { \
-            fprintf(stderr, "%s:%d: left %zu bytes of %zu, expected %zu (%s)\n", __FILE__, __LINE__, left_, the_limit, want_, #bytes); \
+        size_t got_ = free_bytes(), want_ = (bytes); \
+        if (got_ != want_) { \
+            fprintf(stderr, "%s:%d: free memory: got %zu bytes of %zu, want %zu (%s)\n", __FILE__, __LINE__, got_, the_limit, want_, #bytes); \
             exit(1); \
         } \
     } while (0)

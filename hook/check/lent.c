@@ -33,7 +33,7 @@ static int keep(int listener, struct sockaddr_un at, size_t size)
     return 0;
 }
 
-static size_t left(void)
+static size_t free_bytes(void)
 {
     size_t unused, total;
     ASSERT_SUCCESS(cuMemGetInfo(&unused, &total));
@@ -61,7 +61,7 @@ int main(int argc, char **argv)
     CUmemGenericAllocationHandle handle, again;
     CUdeviceptr at, own;
     own_context();
-    size_t before = left(), size;
+    size_t before = free_bytes(), size;
     ASSERT(connect(sock, (struct sockaddr *)&path, sizeof path) == 0 && receive_message(sock, &size, sizeof size, &fd));
     ASSERT_SUCCESS(cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd,
                                                   CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
@@ -72,7 +72,7 @@ int main(int argc, char **argv)
     ASSERT_SUCCESS(cuMemRelease(handle));
     ASSERT_SUCCESS(cuMemSetAccess(at, 2 * size, &access, 1));
     ASSERT_SUCCESS(cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)at));
-    ASSERT(left() == before);
+    ASSERT(free_bytes() == before);
     ASSERT_SUCCESS(cuMemAlloc(&own, before)); /* all of the free memory */
     ASSERT_SUCCESS(cuMemFree(own));
     say_line("mapped");
@@ -80,7 +80,7 @@ int main(int argc, char **argv)
     ASSERT_SUCCESS(cuMemUnmap(at, size));
     ASSERT_SUCCESS(cuMemUnmap(at + size, size));
     ASSERT_SUCCESS(cuMemRelease(again));
-    ASSERT(left() == before);
+    ASSERT(free_bytes() == before);
     say_line("gone");
     await_end();
     close(sock);

@@ -24,14 +24,14 @@ static void mapped_twice(void)
     ASSERT_SUCCESS(DRIVER(cuMemMap)(other, h.bytes, 0, h.handle, 0));
     ASSERT_SUCCESS(DRIVER(cuMemRelease)(h.handle));
     ASSERT_SUCCESS(DRIVER(cuMemUnmap)(h.at, h.bytes));
-    LEFT_IS(the_limit - the_chunk);
+    ASSERT_FREE(the_limit - the_chunk);
     ASSERT_SUCCESS(DRIVER(cuMemRetainAllocationHandle)(&again, (void *)(uintptr_t)(other + 4096)));
     ASSERT_SUCCESS(DRIVER(cuMemUnmap)(other, h.bytes));
-    LEFT_IS(the_limit - the_chunk);
+    ASSERT_FREE(the_limit - the_chunk);
     DRIVER(cuMemUnmap)(other, h.bytes); /* not mapped any more; drivers may accept or refuse this */
-    LEFT_IS(the_limit - the_chunk);
+    ASSERT_FREE(the_limit - the_chunk);
     ASSERT_SUCCESS(DRIVER(cuMemRelease)(again));
-    LEFT_IS(the_limit);
+    ASSERT_FREE(the_limit);
     ASSERT_SUCCESS(DRIVER(cuMemAddressFree)(h.at, h.bytes));
     ASSERT_SUCCESS(DRIVER(cuMemAddressFree)(other, h.bytes));
 }
@@ -45,9 +45,9 @@ static void mapped_in_part(void)
     ASSERT_SUCCESS(DRIVER(cuMemRelease)(h.handle));
     ASSERT(DRIVER(cuMemUnmap)(h.at, h.bytes / 2) == CUDA_ERROR_INVALID_VALUE);
     ASSERT(DRIVER(cuMemUnmap)(h.at + h.bytes / 2, h.bytes / 2) == CUDA_ERROR_INVALID_VALUE);
-    LEFT_IS(the_limit - the_chunk);
+    ASSERT_FREE(the_limit - the_chunk);
     ASSERT_SUCCESS(DRIVER(cuMemUnmap)(h.at, h.bytes));
-    LEFT_IS(the_limit);
+    ASSERT_FREE(the_limit);
     ASSERT_SUCCESS(DRIVER(cuMemAddressFree)(h.at, h.bytes));
 }
 
@@ -63,13 +63,13 @@ static void mapped_in_a_row(void)
         ASSERT_SUCCESS(DRIVER(cuMemMap)(at + (CUdeviceptr)i * the_chunk, the_chunk, 0, handle[i], 0));
         ASSERT_SUCCESS(DRIVER(cuMemRelease)(handle[i]));
     }
-    LEFT_IS(the_limit - 3 * the_chunk);
+    ASSERT_FREE(the_limit - 3 * the_chunk);
     if (DRIVER(cuMemUnmap)(at, 3 * the_chunk) != CUDA_SUCCESS) { /* if the driver refuses that */
-        LEFT_IS(the_limit - 3 * the_chunk);
+        ASSERT_FREE(the_limit - 3 * the_chunk);
         for (CUdeviceptr i = 0; i < 3; i++)
             ASSERT_SUCCESS(DRIVER(cuMemUnmap)(at + i * the_chunk, the_chunk));
     }
-    LEFT_IS(the_limit);
+    ASSERT_FREE(the_limit);
     ASSERT_SUCCESS(DRIVER(cuMemAddressFree)(at, 3 * the_chunk));
 }
 
@@ -87,16 +87,16 @@ static void mapped_with_holes(void)
     }
     ASSERT(DRIVER(cuMemUnmap)(at, 5 * the_chunk + the_chunk / 2) == CUDA_ERROR_INVALID_VALUE);
     ASSERT(DRIVER(cuMemUnmap)(at + the_chunk + the_chunk / 2, 3 * the_chunk) == CUDA_ERROR_INVALID_VALUE);
-    LEFT_IS(the_limit - 3 * the_chunk);
+    ASSERT_FREE(the_limit - 3 * the_chunk);
     if (DRIVER(cuMemUnmap)(at, 4 * the_chunk) == CUDA_SUCCESS) {
-        LEFT_IS(the_limit - the_chunk);
+        ASSERT_FREE(the_limit - the_chunk);
     } else {
-        LEFT_IS(the_limit - 3 * the_chunk);
+        ASSERT_FREE(the_limit - 3 * the_chunk);
         for (CUdeviceptr i = 1; i < 4; i += 2)
             ASSERT_SUCCESS(DRIVER(cuMemUnmap)(at + i * the_chunk, the_chunk));
     }
     ASSERT_SUCCESS(DRIVER(cuMemUnmap)(at + 5 * the_chunk, the_chunk));
-    LEFT_IS(the_limit);
+    ASSERT_FREE(the_limit);
     ASSERT_SUCCESS(DRIVER(cuMemAddressFree)(at, 6 * the_chunk));
 }
 
@@ -107,11 +107,11 @@ static void levels(void)
     CUDA_ARRAY3D_DESCRIPTOR d = {.Width = ROW, .Height = the_chunk / ROW / 4, .Format = FLOAT, .NumChannels = 1};
     CUmipmappedArray mipmap[2];
     ASSERT_SUCCESS(DRIVER(cuMipmappedArrayCreate)(&mipmap[0], &d, 0));
-    size_t one = the_limit - left();
+    size_t one = the_limit - free_bytes();
     /* the driver may allocate a little more than it needs */
     ASSERT(one >= the_chunk && one < the_chunk + the_chunk / 8);
     ASSERT_SUCCESS(DRIVER(cuMipmappedArrayCreate)(&mipmap[1], &d, UINT32_MAX));
-    size_t all = the_limit - left() - one;
+    size_t all = the_limit - free_bytes() - one;
     ASSERT(all > the_chunk && all < 2 * the_chunk);
     for (int i = 0; i < 2; i++)
         ASSERT_SUCCESS(DRIVER(cuMipmappedArrayDestroy)(mipmap[i]));
@@ -167,9 +167,9 @@ static void imported(void)
     ASSERT_SUCCESS(DRIVER(cuMemExportToShareableHandle)(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     int inherited = dup(fd); /* stays open in the child */
     ends_well(start("import", inherited));
-    LEFT_IS(the_limit - the_chunk);
+    ASSERT_FREE(the_limit - the_chunk);
     ASSERT_SUCCESS(DRIVER(cuMemRelease)(handle));
-    LEFT_IS(the_limit);
+    ASSERT_FREE(the_limit);
     close(fd);
     close(inherited);
 }
@@ -179,15 +179,15 @@ static int import(int fd)
     CUmemGenericAllocationHandle handle;
     CUdeviceptr at;
     use_device();
-    LEFT_IS(the_limit - the_chunk);
+    ASSERT_FREE(the_limit - the_chunk);
     ASSERT_SUCCESS(DRIVER(cuMemImportFromShareableHandle)(&handle, (void *)(intptr_t)fd,
                                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
     ASSERT_SUCCESS(DRIVER(cuMemAddressReserve)(&at, the_chunk, 0, 0, 0));
     ASSERT_SUCCESS(DRIVER(cuMemMap)(at, the_chunk, 0, handle, 0));
-    LEFT_IS(the_limit - the_chunk);
+    ASSERT_FREE(the_limit - the_chunk);
     ASSERT_SUCCESS(DRIVER(cuMemUnmap)(at, the_chunk));
     ASSERT_SUCCESS(DRIVER(cuMemRelease)(handle));
-    LEFT_IS(the_limit - the_chunk);
+    ASSERT_FREE(the_limit - the_chunk);
     return 0;
 }
 
@@ -206,13 +206,13 @@ static void kept(void)
     CUmemoryPool pool = default_pool(UINT64_MAX);
     ASSERT_SUCCESS(get_async(&all));
     put_async(&all);
-    LEFT_IS(0);
+    ASSERT_FREE(0);
     ASSERT_SUCCESS(DRIVER(cuMemPoolTrimTo)(pool, 0));
-    LEFT_IS(the_limit);
+    ASSERT_FREE(the_limit);
     ASSERT_SUCCESS(get_async(&all));
     put_async(&all);
     ASSERT_SUCCESS(get_plain(&rest));
-    LEFT_IS(0);
+    ASSERT_FREE(0);
     put_plain(&rest);
     ASSERT_SUCCESS(get_async(&all));
     put_async(&all);
@@ -220,7 +220,7 @@ static void kept(void)
     put_pool(&rest);
     default_pool(0);
     ASSERT_SUCCESS(DRIVER(cuMemPoolTrimTo)(pool, 0));
-    LEFT_IS(the_limit);
+    ASSERT_FREE(the_limit);
 }
 
 static uint64_t reserved(CUmemoryPool pool)
@@ -248,7 +248,7 @@ static void lets_go(void)
     bool grows = get_async(&little) == CUDA_ERROR_OUT_OF_MEMORY; /* the pool grows by more than the free memory */
     if (grows) {
         nothing_is_reserved(pool);
-        LEFT_IS(rest.bytes);
+        ASSERT_FREE(rest.bytes);
         launch_block(work, NULL);
         ASSERT(get_async(&little) == CUDA_ERROR_OUT_OF_MEMORY);
         if (get_plain(&rest) == CUDA_SUCCESS) {
@@ -279,7 +279,7 @@ static void grows_too_much(void)
     ASSERT_SUCCESS(cuStreamSynchronize(NULL));
     ASSERT_SUCCESS(get_async(&little));
     put_async(&little);
-    LEFT_IS(the_limit);
+    ASSERT_FREE(the_limit);
 }
 
 /* A destroyed pool lives until its allocations are freed. */
@@ -288,9 +288,9 @@ static void destroyed(void)
     struct held h = {.bytes = the_chunk};
     ASSERT_SUCCESS(get_pool(&h));
     ASSERT_SUCCESS(DRIVER(cuMemPoolDestroy)(h.pool));
-    LEFT_IS(the_limit - the_chunk);
+    ASSERT_FREE(the_limit - the_chunk);
     put_async(&h);
-    LEFT_IS(the_limit);
+    ASSERT_FREE(the_limit);
 }
 
 /* Memory allocated in a stream whose context is not current counts for the stream's device. */
@@ -303,10 +303,10 @@ static void elsewhere(void)
     ASSERT_SUCCESS(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     ASSERT_SUCCESS(cuCtxPopCurrent(&popped));
     ASSERT_SUCCESS(DRIVER(cuMemAllocAsync)(&h.at, h.bytes, stream));
-    LEFT_IS(the_limit - the_chunk);
+    ASSERT_FREE(the_limit - the_chunk);
     ASSERT_SUCCESS(DRIVER(cuMemFreeAsync)(h.at, stream));
     ASSERT_SUCCESS(cuStreamSynchronize(stream));
-    LEFT_IS(the_limit);
+    ASSERT_FREE(the_limit);
     ASSERT_SUCCESS(cuCtxDestroy(other));
 }
 
@@ -327,10 +327,10 @@ static void captured(void)
     ASSERT_SUCCESS(DRIVER(cuGraphInstantiateWithFlags)(&exec, graph, 0));
     ASSERT(DRIVER(cuGraphLaunch)(exec, stream) == CUDA_ERROR_OUT_OF_MEMORY);
     put_plain(&all);
-    LEFT_IS(the_limit);
+    ASSERT_FREE(the_limit);
     for (int i = 0; i < 3; i++)
         ASSERT_SUCCESS(DRIVER(cuGraphLaunch)(exec, stream));
-    LEFT_IS(the_limit - the_chunk); /* the driver keeps the memory for the next launch */
+    ASSERT_FREE(the_limit - the_chunk); /* the driver keeps the memory for the next launch */
     ASSERT_SUCCESS(cuStreamSynchronize(stream));
     ASSERT_SUCCESS(get_plain(&all)); /* unless another allocation needs it */
     put_plain(&all);
@@ -390,7 +390,7 @@ static void graphs_in_turn(void)
         ASSERT_SUCCESS(DRIVER(cuGraphLaunch)(exec[i % 2], CU_STREAM_PER_THREAD));
         ASSERT_SUCCESS(DRIVER(cuGraphLaunch)(exec[i % 2], CU_STREAM_PER_THREAD));
         ASSERT_SUCCESS(cuStreamSynchronize(CU_STREAM_PER_THREAD));
-        ASSERT(left() >= 2 * the_chunk && left() <= 3 * the_chunk);
+        ASSERT(free_bytes() >= 2 * the_chunk && free_bytes() <= 3 * the_chunk);
     }
     for (int i = 0; i < 2; i++)
         ASSERT_SUCCESS(DRIVER(cuGraphExecDestroy)(exec[i]));
@@ -405,16 +405,16 @@ static void graphs_destroyed(void)
     ASSERT_SUCCESS(get_graph(&first));
     ASSERT_SUCCESS(DRIVER(cuGraphExecDestroy)(first.exec));
     ASSERT_SUCCESS(DRIVER(cuGraphDestroy)(first.graph));
-    LEFT_IS(3 * the_chunk);
+    ASSERT_FREE(3 * the_chunk);
     ASSERT(get_graph(&next) == CUDA_ERROR_OUT_OF_MEMORY);
     ASSERT_SUCCESS(get_graph(&rest));
-    LEFT_IS(0);
+    ASSERT_FREE(0);
     put_graph(&rest);
-    LEFT_IS(3 * the_chunk);
+    ASSERT_FREE(3 * the_chunk);
     ASSERT_SUCCESS(DRIVER(cuMemFreeAsync)(first.at, CU_STREAM_PER_THREAD));
     ASSERT_SUCCESS(cuStreamSynchronize(CU_STREAM_PER_THREAD));
     ASSERT_SUCCESS(get_graph(&next));
-    LEFT_IS(4 * the_chunk);
+    ASSERT_FREE(4 * the_chunk);
     put_graph(&next);
     CUgraphExec runs = lender(5 * the_chunk);
     ASSERT_SUCCESS(DRIVER(cuGraphLaunch)(runs, CU_STREAM_PER_THREAD));
@@ -423,7 +423,7 @@ static void graphs_destroyed(void)
     CUstream other = new_stream();
     CUresult result = DRIVER(cuGraphLaunch)(waits, other);
     ASSERT(result == CUDA_ERROR_OUT_OF_MEMORY || result == CUDA_SUCCESS); /* if the first graph has already ended */
-    LEFT_IS((result == CUDA_SUCCESS ? 4 : 3) * the_chunk);
+    ASSERT_FREE((result == CUDA_SUCCESS ? 4 : 3) * the_chunk);
     ASSERT_SUCCESS(cuStreamSynchronize(CU_STREAM_PER_THREAD));
     ASSERT_SUCCESS(DRIVER(cuGraphLaunch)(waits, other));
     ASSERT_SUCCESS(cuStreamSynchronize(other));
@@ -453,7 +453,7 @@ static int sibling(int fd)
     const double patience = 30;
     CUdeviceptr at;
     use_device();
-    ASSERT(left() == 0 && cuMemAlloc(&at, the_limit) == CUDA_ERROR_OUT_OF_MEMORY);
+    ASSERT(free_bytes() == 0 && cuMemAlloc(&at, the_limit) == CUDA_ERROR_OUT_OF_MEMORY);
     ASSERT(write(fd, "", 1) == 1);
     for (double end = now_s() + patience; cuMemAlloc(&at, the_limit) == CUDA_ERROR_OUT_OF_MEMORY; usleep(5000))
         ASSERT(now_s() < end);
@@ -483,9 +483,9 @@ static int devices(void)
     ASSERT_SUCCESS(get_plain(&extra));
     ASSERT_SUCCESS(cuDevicePrimaryCtxRelease(1));
     ASSERT_SUCCESS(cuCtxPopCurrent(&popped));
-    LEFT_IS(0);
+    ASSERT_FREE(0);
     put_plain(&all);
-    LEFT_IS(the_limit);
+    ASSERT_FREE(the_limit);
     /* the memory that ended with the context is available again */
     ASSERT_SUCCESS(DRIVER(cuMemCreate)(&more, PAGE, &prop, 0));
     ASSERT_SUCCESS(DRIVER(cuMemRelease)(handle));
@@ -537,7 +537,7 @@ int main(int argc, char **argv)
         bool there = driver_find(cases[i].needs);
         if (there) {
             cases[i].test();
-            LEFT_IS(the_limit);
+            ASSERT_FREE(the_limit);
         }
         printf("%s: %s\n", cases[i].name, there ? "right" : "not in this driver");
         fflush(stdout);

@@ -122,8 +122,8 @@ static const struct call calls[] = {
     CALLS(ROW)
     {"cuLaunchKernel+extra", do_extra, SUM, 1, NULL},
     {"cuLaunchKernel_ptsz+extra", do_extra, SUM, 1, NULL},
-    {"cuMemMapArrayAsync", do_refused, ANY, 0, NULL},
-    {"cuMemMapArrayAsync_ptsz", do_refused, ANY, 0, NULL},
+    {"cuMemMapArrayAsync", do_map_nothing, ANY, 0, NULL},
+    {"cuMemMapArrayAsync_ptsz", do_map_nothing, ANY, 0, NULL},
     GRAPHS
 };
 enum { COUNT = sizeof calls / sizeof *calls };
@@ -188,7 +188,7 @@ static int right(enum check check)
     ASSERT_SUCCESS(cuCtxSynchronize());
     if (check == ARRAY)
         ASSERT_SUCCESS(cuMemcpyAtoH_v2(z, to, 0, SIZE));
-    else if (check == SHARED)
+    else if (check == MANAGED)
         memcpy(z, (void *)m, SIZE);
     else if (check != HOST)
         ASSERT_SUCCESS(cuMemcpyDtoH_v2(z, c, SIZE));
@@ -209,7 +209,7 @@ static void *subject(const struct call *call)
     char name[128];
     strcpy(name, call->name);
     name[strcspn(name, "+")] = 0;
-    int managed = call->check == SHARED || strstr(name, "Discard");
+    int managed = call->check == MANAGED || strstr(name, "Discard");
     int arrays = strstr(name, "toA") || strstr(name, "Ato");
     return (managed && !m) || (arrays && !to) ? NULL : find(name);
 }

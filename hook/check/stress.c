@@ -1,112 +1,121 @@
-/* stress: for SECONDS, THREADS threads create and destroy contexts, streams and memory, launch on
- * streams of every kind and check every result. It prints how many kernels it launched, and waits
- * for the end of its standard input.
+/* stress: creates and destroys contexts, streams and memory in many threads.
  *
- *   stress THREADS SECONDS */
+ *   stress THREADS SECONDS
+ *
+ * For SECONDS, each of THREADS threads launches kernels on streams of every kind and checks every result.
+ * Then the program prints "launched N", where N is the number of launched kernels, and waits for the end
+ * of its standard input. */
 #include "check.h"
 
 enum { N = 512, STREAMS = 3 };
 
 static CUdevice device;
-static double until;
+static double deadline; /* time of now_s at which the threads end */
 static unsigned long launches;
 
-/* What a thread works with, in a context of its own or in the primary one. */
+/* The objects that a thread uses. */
 struct workspace {
     CUcontext context;
-    int primary;
+    int primary; /* 1: context is the primary context, which threads share; 0: the thread creates one */
     CUmodule module;
     CUfunction add;
-    CUstream stream[STREAMS];
-    unsigned seed;
+    CUstream stream[STREAMS]; /* the first is a blocking stream, the others are non-blocking */
+    unsigned seed;            /* of rand_r */
 };
 
-static void open_workspace(struct workspace *b)
+static void open_workspace(struct workspace *w)
 {
-    if (b->primary) {
-        ASSERT_SUCCESS(cuDevicePrimaryCtxRetain(&b->context, device));
-        ASSERT_SUCCESS(cuCtxSetCurrent(b->context));
+    if (w->primary) {
+        ASSERT_SUCCESS(cuDevicePrimaryCtxRetain(&w->context, device));
+        ASSERT_SUCCESS(cuCtxSetCurrent(w->context));
     } else {
-        ASSERT_SUCCESS(cuCtxCreate(&b->context, 0, device));
+        ASSERT_SUCCESS(cuCtxCreate(&w->context, 0, device));
     }
-    ASSERT_SUCCESS(cuModuleLoadData(&b->module, check_ptx));
-    ASSERT_SUCCESS(cuModuleGetFunction(&b->add, b->module, "add"));
+    ASSERT_SUCCESS(cuModuleLoadData(&w->module, check_ptx));
+    ASSERT_SUCCESS(cuModuleGetFunction(&w->add, w->module, "add"));
     for (int i = 0; i < STREAMS; i++)
-        ASSERT_SUCCESS(cuStreamCreate(&b->stream[i], i ? CU_STREAM_NON_BLOCKING : CU_STREAM_DEFAULT));
+        ASSERT_SUCCESS(cuStreamCreate(&w->stream[i], i ? CU_STREAM_NON_BLOCKING : CU_STREAM_DEFAULT));
 }
 
-static void close_workspace(struct workspace *b)
+static void close_workspace(struct workspace *w)
 {
     for (int i = 0; i < STREAMS; i++)
-        ASSERT_SUCCESS(cuStreamDestroy(b->stream[i]));
-    ASSERT_SUCCESS(cuModuleUnload(b->module));
-    if (b->primary)
+        ASSERT_SUCCESS(cuStreamDestroy(w->stream[i]));
+    ASSERT_SUCCESS(cuModuleUnload(w->module));
+    if (w->primary)
         ASSERT_SUCCESS(cuDevicePrimaryCtxRelease(device)); /* other threads may still use it */
     else
-        ASSERT_SUCCESS(cuCtxDestroy(b->context));
+        ASSERT_SUCCESS(cuCtxDestroy(w->context));
 }
 
 /* Adds two vectors on a randomly chosen stream and checks the sum. */
-static void add_once(struct workspace *b)
+static void add_once(struct workspace *w)
 {
     float x[N], y[N], z[N];
     for (int i = 0; i < N; i++) {
-        x[i] = (float)(rand_r(&b->seed) % 1000);
+        x[i] = (float)(rand_r(&w->seed) % 1000);
         y[i] = (float)i;
     }
     CUdeviceptr p, q, r;
     ASSERT_SUCCESS(cuMemAlloc(&p, sizeof x));
     ASSERT_SUCCESS(cuMemAlloc(&q, sizeof x));
     ASSERT_SUCCESS(cuMemAlloc(&r, sizeof x));
-    int n = N, kind = rand_r(&b->seed) % (STREAMS + 3), brief = kind == STREAMS + 2;
+    int n = N;
     void *params[] = {&p, &q, &r, &n};
-    CUstream stream = kind < STREAMS ? b->stream[kind] : kind == STREAMS ? CU_STREAM_LEGACY : CU_STREAM_PER_THREAD;
-    if (brief)
+    /* One of the workspace's streams, the legacy stream, the per-thread stream, or a new stream that is
+     * destroyed as soon as the work is queued. */
+    enum { LEGACY = STREAMS, PER_THREAD, BRIEF, CHOICES };
+    int choice = rand_r(&w->seed) % CHOICES;
+    CUstream stream = choice < STREAMS ? w->stream[choice] : choice == LEGACY ? CU_STREAM_LEGACY : CU_STREAM_PER_THREAD;
+    if (choice == BRIEF)
         ASSERT_SUCCESS(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     ASSERT_SUCCESS(cuMemcpyHtoDAsync(p, x, sizeof x, stream));
     ASSERT_SUCCESS(cuMemcpyHtoDAsync(q, y, sizeof y, stream));
-    int times = 1 + rand_r(&b->seed) % 4;
+    int times = 1 + rand_r(&w->seed) % 4;
     for (int i = 0; i < times; i++)
-        ASSERT_SUCCESS(cuLaunchKernel(b->add, N / 64, 1, 1, 64, 1, 1, 0, stream, params, NULL));
+        ASSERT_SUCCESS(cuLaunchKernel(w->add, N / 64, 1, 1, 64, 1, 1, 0, stream, params, NULL));
     __atomic_add_fetch(&launches, (unsigned long)times, __ATOMIC_RELAXED);
-    if (brief) {
-        ASSERT_SUCCESS(cuStreamDestroy(stream)); /* its work continues */
+    if (choice == BRIEF) {
+        ASSERT_SUCCESS(cuStreamDestroy(stream)); /* the driver still runs the queued work */
         ASSERT_SUCCESS(cuCtxSynchronize());
     } else {
         ASSERT_SUCCESS(cuStreamSynchronize(stream));
     }
     ASSERT_SUCCESS(cuMemcpyDtoH(z, r, sizeof z));
     for (int i = 0; i < N; i++)
-        ASSERT(z[i] == x[i] + y[i]);
+        ASSERT_ELEMENT(z, i, x[i] + y[i]);
     ASSERT_SUCCESS(cuMemFree(p));
     ASSERT_SUCCESS(cuMemFree(q));
     ASSERT_SUCCESS(cuMemFree(r));
 }
 
-/* A short-lived thread, which has its own per-thread stream. */
+/* Adds once in a short-lived thread, which has its own per-thread stream. The context and the streams of
+ * the workspace are those of the starting thread. */
 static void *brief_thread(void *arg)
 {
-    struct workspace *b = arg, own = *b;
-    own.seed++;
-    ASSERT_SUCCESS(cuCtxSetCurrent(b->context));
+    struct workspace *w = arg, own = *w;
+    own.seed++; /* the thread makes other random choices than its starter */
+    ASSERT_SUCCESS(cuCtxSetCurrent(w->context));
     add_once(&own);
     ASSERT_SUCCESS(cuCtxSetCurrent(NULL));
     return NULL;
 }
 
+/* Uses one workspace after another until the deadline. The argument is the number of the thread. Threads
+ * with an odd number use the primary context. */
 static void *work(void *arg)
 {
-    struct workspace b = {.seed = (unsigned)(size_t)arg, .primary = (size_t)arg % 2};
-    while (now_s() < until) {
-        open_workspace(&b);
-        for (int i = rand_r(&b.seed) % 60; i >= 0 && now_s() < until; i--) {
-            add_once(&b);
-            if (i % 16 == 7) {
-                pthread_t thread = start_thread(brief_thread, &b);
+    struct workspace w = {.seed = (unsigned)(size_t)arg, .primary = (size_t)arg % 2};
+    while (now_s() < deadline) {
+        open_workspace(&w);
+        for (int i = rand_r(&w.seed) % 60; i >= 0 && now_s() < deadline; i--) {
+            add_once(&w);
+            if (i % 16 == 7) { /* now and then */
+                pthread_t thread = start_thread(brief_thread, &w);
                 pthread_join(thread, NULL);
             }
         }
-        close_workspace(&b);
+        close_workspace(&w);
     }
     return NULL;
 }
@@ -120,7 +129,7 @@ int main(int argc, char **argv)
     ASSERT(threads > 0 && threads <= MAX_THREADS);
     ASSERT_SUCCESS(cuInit(0));
     ASSERT_SUCCESS(cuDeviceGet(&device, 0));
-    until = now_s() + atof(argv[2]);
+    deadline = now_s() + atof(argv[2]);
     pthread_t thread[MAX_THREADS];
     for (int i = 0; i < threads; i++)
         thread[i] = start_thread(work, (void *)(size_t)(i + 1));

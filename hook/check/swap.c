@@ -1,22 +1,25 @@
-/* swap: under oversubscription, works on MIB of memory ROUNDS times, and waits after each round
- * until the library has moved the memory to the host. With "back", it then waits until the memory is
- * on the GPU again.
+/* swap: checks that the library parks the memory of an oversubscribed instance, and that the contents
+ * survive the moves between the GPU and the host.
  *
  *   swap MIB ROUNDS [back]
  *
- * It prints a line per round. Exit status 77: the driver has no managed memory. */
+ * The program allocates MIB of memory. In each of ROUNDS rounds it runs a kernel on that memory, checks the
+ * result, waits until the library has moved the memory to the host, and prints "round N: parked". With
+ * "back", it then also waits until the memory is on the GPU again. Exit status 77: the driver has no
+ * managed memory. */
 #include "kinds.h"
 
 #include <unistd.h>
 
 enum { THREADS = 128 };
 
-static CUdeviceptr vector[3]; /* c = a + b */
-static unsigned n;
-static size_t bytes;
+static CUdeviceptr vector[3]; /* the kernel computes vector[2] = vector[0] + vector[1] */
+static unsigned n;            /* elements of a vector */
+static size_t bytes;          /* size of a vector */
 
-/* Returns where the whole vector was last moved to. */
-static int place(CUdeviceptr at)
+/* Returns the last prefetch location of the whole vector: a device, CU_DEVICE_CPU (the host), or
+ * CU_DEVICE_INVALID if the vector was never moved as a whole. */
+static int location(CUdeviceptr at)
 {
     int where = -3;
     CUresult (*get)(void *, size_t, CUmem_range_attribute, CUdeviceptr, size_t) = NULL;
@@ -25,35 +28,34 @@ static int place(CUdeviceptr at)
     return where;
 }
 
-/* Does the work of one round: stores `with` + i % 1000 in element i of the second vector, adds the first
- * vector, whose elements are 1, on the GPU, and checks the sums. `host` has room for one vector. */
-static void work(CUfunction add, float *host, float with)
+/* Does the work of one round. It sets element i of vector[1] to base + i % 1000, adds vector[0], whose
+ * elements are 1, on the GPU, and checks the sums. `host` is a buffer for one vector. */
+static void work(CUfunction add, float *host, float base)
 {
     void *params[] = {&vector[0], &vector[1], &vector[2], &n};
     for (unsigned i = 0; i < n; i++)
-        host[i] = with + (float)(i % 1000);
+        host[i] = base + (float)(i % 1000);
     ASSERT_SUCCESS(cuMemcpyHtoD(vector[1], host, bytes));
-    /* The memory must have been on the GPU for the kernel. If this process gets no processor for long
-     * after the kernel, the library may already have moved the idle memory to the host again before the
-     * check. Then the kernel is launched again. */
-    for (int tries = 1;; tries++) {
+    /* The library must move the memory to the GPU before the kernel runs. But if the CPU scheduler pauses
+     * this process after the kernel, the library may park the idle memory again before the check below. So
+     * launch the kernel again while the check finds the memory on the host. */
+    for (int attempts = 1;; attempts++) {
         ASSERT_SUCCESS(cuLaunchKernel(add, (n + THREADS - 1) / THREADS, 1, 1, THREADS, 1, 1, 0, NULL, params, NULL));
         ASSERT_SUCCESS(cuCtxSynchronize());
-        if (place(vector[0]) != CU_DEVICE_CPU)
+        if (location(vector[0]) != CU_DEVICE_CPU)
             break;
-        ASSERT(tries < 100);
+        ASSERT(attempts < 100);
     }
     memset(host, 0, bytes);
     ASSERT_SUCCESS(cuMemcpyDtoH(host, vector[2], bytes));
     for (unsigned i = 0; i < n; i++)
-        ASSERT(host[i] == 1 + with + (float)(i % 1000));
+        ASSERT_ELEMENT(host, i, 1 + base + (float)(i % 1000));
 }
 
-/* Checks that the memory is managed, limited like other memory, and not shareable with other
- * processes. */
-static void look(void)
+/* Checks that the memory is managed, that it counts toward the memory limit, and that it cannot be shared
+ * with other processes. */
+static void check_memory(void)
 {
-    /* left() is the free memory that the program sees, the_limit the total. */
     unsigned managed = 0;
     CUdeviceptr more;
     size_t pitch;
@@ -63,7 +65,8 @@ static void look(void)
     ASSERT_SUCCESS(cuMemAllocPitch(&more, &pitch, 1000, 10, 4));
     managed = 0;
     ASSERT_SUCCESS(cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, more));
-    ASSERT(managed && pitch >= 1000 && left() == the_limit - 3 * bytes - pitch * 10);
+    ASSERT(managed && pitch >= 1000);
+    ASSERT_FREE(the_limit - 3 * bytes - pitch * 10);
     ASSERT(cuMemAllocPitch(&more, &pitch, 1000, 10, 3) == CUDA_ERROR_INVALID_VALUE);
     ASSERT_SUCCESS(cuMemFree(more));
     ASSERT(cuMemAlloc(&more, the_limit) == CUDA_ERROR_OUT_OF_MEMORY);
@@ -72,7 +75,7 @@ static void look(void)
 
 int main(int argc, char **argv)
 {
-    const double patience = 60;
+    const double timeout_s = 60; /* of each wait */
     if (argc != 3 && argc != 4)
         return 2;
     if (!driver_find("cuMemAllocManaged"))
@@ -84,22 +87,24 @@ int main(int argc, char **argv)
     ASSERT(host);
     for (int i = 0; i < 3; i++)
         ASSERT_SUCCESS(cuMemAlloc(&vector[i], bytes));
-    look();
+    check_memory();
     CUfunction add = kernel(check_ptx, "add");
     for (unsigned i = 0; i < n; i++)
         host[i] = 1;
     ASSERT_SUCCESS(cuMemcpyHtoD(vector[0], host, bytes));
     for (int round = 0; round < atoi(argv[2]); round++) {
         work(add, host, (float)round);
-        for (double end = now_s() + patience; place(vector[0]) != CU_DEVICE_CPU || place(vector[2]) != CU_DEVICE_CPU; usleep(10000))
-            ASSERT(now_s() < end);
-        printf("round %d: out and in\n", round);
+        double deadline = now_s() + timeout_s;
+        for (; location(vector[0]) != CU_DEVICE_CPU || location(vector[2]) != CU_DEVICE_CPU; usleep(10000))
+            ASSERT(now_s() < deadline && "the memory is on the host");
+        printf("round %d: parked\n", round);
         fflush(stdout);
-        for (double end = now_s() + patience; argc == 4 && place(vector[0]) == CU_DEVICE_CPU; usleep(1000))
-            ASSERT(now_s() < end);
+        deadline = now_s() + timeout_s;
+        for (; argc == 4 && location(vector[0]) == CU_DEVICE_CPU; usleep(1000))
+            ASSERT(now_s() < deadline && "the memory is on the GPU");
     }
     for (int i = 0; i < 3; i++)
         ASSERT_SUCCESS(cuMemFree(vector[i]));
-    LEFT_IS(the_limit);
+    ASSERT_FREE(the_limit);
     return 0;
 }

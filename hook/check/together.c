@@ -1,18 +1,21 @@
-/* together: two threads initialise the driver at the same time. A thread calls cuInit; this program's
- * getenv stops it where the preload library reads GFAAS_DEVICES, the list of the instance's GPUs. The
- * main thread meanwhile uses the driver's first GPU; the stopped thread resumes when the main thread has
- * launched a kernel, or after half a second. TestDevicesTogether checks which GPU the main thread works
- * on. Whether the main thread waits for the other does not matter. */
+/* together: uses the driver's first GPU while another thread still initialises the preload library.
+ *
+ * The other thread calls cuInit. During cuInit, the library reads GFAAS_DEVICES, the list of the instance's
+ * GPUs, with getenv. This program replaces getenv, so that the thread is held there until the main thread
+ * has launched a kernel, or for half a second. The limit is necessary because the library may let the main
+ * thread wait for the other thread; that is correct as well. TestDevicesTogether checks that the main
+ * thread uses the right GPU. */
 #include "check.h"
 
 #include <unistd.h>
 
 extern char **environ;
 
-static int reading;  /* a thread has come to the library's getenv("GFAAS_DEVICES") */
-static int launched; /* the main thread has launched a kernel */
+static int reading;  /* 1: a thread has called getenv("GFAAS_DEVICES") */
+static int launched; /* 1: the main thread has launched a kernel */
 
-/* Replaces the C library's getenv, for the program and its libraries. */
+/* Replaces the C library's getenv in the program and its libraries. The first thread that asks for
+ * GFAAS_DEVICES is held. */
 char *getenv(const char *name)
 {
     size_t length = strlen(name);

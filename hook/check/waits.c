@@ -1,31 +1,40 @@
-/* waits: streams that wait for something outside the GPU, with work behind the wait.
+/* waits: streams that wait for something outside the GPU, with work queued behind the wait.
  *
  *   waits KIND STREAM FRONT_US BEHIND_US
  *
- * The program launches a kernel of FRONT_US and waits for its end. It adds a wait of KIND to the stream,
- * launches a kernel of BEHIND_US behind it, and prints "queued". After a line on its input, it ends the
- * wait, waits for all work and prints "done". It repeats this for each further line.
+ * The program launches a kernel that takes FRONT_US microseconds and waits until it has finished. Then it
+ * queues a wait of KIND on the stream and behind it a kernel that takes BEHIND_US, and prints "queued".
+ * When it reads a line from its input, it ends the wait. When all work has finished, it prints "done". It
+ * repeats all this until its input ends.
  *
  * KIND is what the stream waits for:
  *
- *   value32, value64, batch   a value in memory (cuStreamWaitValue, cuStreamBatchMemOp)
- *   host, callback, node      a host function (cuLaunchHostFunc, cuStreamAddCallback, node of a graph)
+ *   value32, value64, batch   a value in memory (cuStreamWaitValue32, cuStreamWaitValue64, cuStreamBatchMemOp)
+ *   host, callback            the return of a host function (cuLaunchHostFunc, cuStreamAddCallback)
+ *   node                      the return of a host function that is a node of a graph; the kernel is in the
+ *                             same graph
  *   semaphore                 an external semaphore
- *   event                     an event that another process has recorded behind a wait; the line ends that wait
+ *   event                     an event of another process. That process has recorded it on a stream that
+ *                             waits for a value, and this program makes it end that wait
  *
- * STREAM is the stream with the wait, and the stream with the kernel behind it:
+ * STREAM selects two streams, one for the wait and one for the kernel behind it:
  *
- *   created, blocking, legacy, thread   both are the same (created: a non-blocking stream)
- *   after      two created streams; the second waits for an event behind the wait
- *   beneath    a blocking stream with the wait, the legacy stream with the kernel
- *   above      the legacy stream with the wait, a blocking stream with the kernel
- *   copy       the legacy stream; instead of the kernel, a thread makes a synchronous copy
+ *   created    one non-blocking stream for both
+ *   blocking   one blocking stream for both
+ *   legacy     the legacy stream for both
+ *   thread     the per-thread stream for both
+ *   after      two non-blocking streams; the second waits for an event that was recorded behind the wait
+ *   beneath    the wait is on a blocking stream, and the kernel on the legacy stream
+ *   above      the wait is on the legacy stream, and the kernel on a blocking stream
+ *   copy       the wait is on the legacy stream; in place of the kernel, a second thread makes a synchronous
+ *              copy, which also uses the legacy stream
  *
  *   waits rounds KIND a|b FILE ROUNDS
  *
- * Two processes, a and b, run ROUNDS rounds: in each, a launches a kernel, b waits for it and
- * launches its own, and a waits for that and launches another. KIND is value32 (in memory of
- * process a), host (in FILE) or semaphore (FILE.0 and FILE.1). */
+ * Runs as one of two processes, a and b, whose kernels wait for each other. In each of ROUNDS rounds, a
+ * launches a kernel, b waits for it and launches its own, and a waits for that and launches another. KIND is
+ * what the streams wait for: value32 (a value in device memory of process a), host (a host function that
+ * polls FILE) or semaphore (external semaphores in the files FILE.0 and FILE.1). */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -37,15 +46,17 @@
 
 static const char *kind, *streams; /* the arguments KIND and STREAM */
 static CUcontext context;
-static volatile uint64_t *word; /* the word that the waits poll */
-static CUdeviceptr device_word; /* its address on the device */
+static volatile uint64_t *word; /* the value that ends the waits, except those for an event */
+static CUdeviceptr device_word; /* the address of the word on the device */
 static CUexternalSemaphore semaphore;
-static uint64_t round_; /* number of the wait; a word of this value or more ends it */
-static int peer[2][2];  /* pipes to the process that records the event, and from it */
-static CUevent shared;  /* that event */
+static uint64_t wait_number; /* number of the current wait, which ends when the word is at least that number */
+static int to_peer[2], from_peer[2]; /* pipes to and from the process that records the event */
+static CUevent shared;               /* that event, of both processes */
 
-static bool is(const char *name) { return !strcmp(kind, name); }
+static bool is_kind(const char *name) { return !strcmp(kind, name); }
+static bool is_stream(const char *name) { return !strcmp(streams, name); }
 
+/* A host function: returns when the word is at least the value. */
 static void await_word(void *value)
 {
     while (*word < (uint64_t)(uintptr_t)value)
@@ -58,7 +69,7 @@ static void CUDA_CB await_word_callback(CUstream stream, CUresult result, void *
     await_word(value);
 }
 
-static CUexternalSemaphore import(int fd)
+static CUexternalSemaphore import_semaphore(int fd)
 {
     CUexternalSemaphore imported;
     CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC desc = {.type = CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_FD, .handle.fd = fd};
@@ -66,10 +77,10 @@ static CUexternalSemaphore import(int fd)
     return imported;
 }
 
-/* Runs the process that records the event. After a byte on its input, it records the event behind a wait
- * and answers with a byte; after the next byte, it ends the wait. The library does not account for it in
- * the slice, because it launches nothing. */
-static void be_peer(void)
+/* Runs the process that records the event. First it sends the handle of the event. When it then receives a
+ * byte, it records the event behind a wait and answers with a byte. When it receives the next byte, it ends
+ * the wait. The process never requests a lease, because it launches nothing. */
+static void run_peer(void)
 {
     char byte = 0;
     void *own_word;
@@ -80,13 +91,13 @@ static void be_peer(void)
     ASSERT_SUCCESS(cuIpcGetEventHandle(&handle, shared));
     ASSERT_SUCCESS(cuMemHostAlloc(&own_word, 8, CU_MEMHOSTALLOC_DEVICEMAP));
     ASSERT_SUCCESS(cuMemHostGetDevicePointer(&device_own_word, own_word, 0));
-    ASSERT(write(peer[1][1], &handle, sizeof handle) == sizeof handle);
+    ASSERT(write(from_peer[1], &handle, sizeof handle) == sizeof handle);
     CUstream stream = new_stream();
-    for (uint32_t n = 1; read(peer[0][0], &byte, 1) == 1; n++) {
+    for (uint32_t n = 1; read(to_peer[0], &byte, 1) == 1; n++) {
         ASSERT_SUCCESS(cuStreamWaitValue32(stream, device_own_word, n, CU_STREAM_WAIT_VALUE_GEQ));
         ASSERT_SUCCESS(cuEventRecord(shared, stream));
-        ASSERT(write(peer[1][1], &byte, 1) == 1);
-        if (read(peer[0][0], &byte, 1) != 1)
+        ASSERT(write(from_peer[1], &byte, 1) == 1);
+        if (read(to_peer[0], &byte, 1) != 1)
             break;
         *(volatile uint32_t *)own_word = n;
         ASSERT_SUCCESS(cuStreamSynchronize(stream));
@@ -95,17 +106,18 @@ static void be_peer(void)
 
 static void start_peer(void)
 {
-    ASSERT(pipe(peer[0]) == 0 && pipe(peer[1]) == 0);
+    ASSERT(pipe(to_peer) == 0 && pipe(from_peer) == 0);
     if (fork() == 0) {
-        close(peer[0][1]);
-        close(peer[1][0]);
-        be_peer();
+        close(to_peer[1]);
+        close(from_peer[0]);
+        run_peer();
         _exit(0);
     }
-    close(peer[0][0]);
-    close(peer[1][1]);
+    close(to_peer[0]);
+    close(from_peer[1]);
 }
 
+/* Creates what the waits of KIND need. */
 static void prepare(void)
 {
     CUipcEventHandle handle;
@@ -114,64 +126,66 @@ static void prepare(void)
     ASSERT_SUCCESS(cuMemHostGetDevicePointer(&device_word, memory, 0));
     word = memory;
     *word = 0;
-    if (is("semaphore")) {
+    if (is_kind("semaphore")) {
         int fd = memfd_create("semaphore", MFD_CLOEXEC);
         ASSERT(ftruncate(fd, 4096) == 0);
         word = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        semaphore = import(fd);
+        semaphore = import_semaphore(fd);
     }
-    if (is("event")) {
-        ASSERT(read(peer[1][0], &handle, sizeof handle) == sizeof handle);
+    if (is_kind("event")) {
+        ASSERT(read(from_peer[0], &handle, sizeof handle) == sizeof handle);
         ASSERT_SUCCESS(cuIpcOpenEventHandle(&shared, handle));
     }
 }
 
-/* Adds the next wait to the stream. */
+/* Queues the next wait on the stream. */
 static void add_wait(CUstream stream)
 {
     char byte = 0;
     CUstreamBatchMemOpParams p[1];
-    round_++;
-    CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS until = {.params.fence.value = round_};
+    wait_number++;
+    CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS until = {.params.fence.value = wait_number};
     memset(p, 0, sizeof p);
     p[0].waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64;
     p[0].waitValue.address = device_word;
-    p[0].waitValue.value64 = round_;
-    if (is("value32"))
-        ASSERT_SUCCESS(cuStreamWaitValue32(stream, device_word, (uint32_t)round_, CU_STREAM_WAIT_VALUE_GEQ));
-    else if (is("value64"))
-        ASSERT_SUCCESS(cuStreamWaitValue64(stream, device_word, round_, CU_STREAM_WAIT_VALUE_GEQ));
-    else if (is("batch"))
+    p[0].waitValue.value64 = wait_number;
+    if (is_kind("value32"))
+        ASSERT_SUCCESS(cuStreamWaitValue32(stream, device_word, (uint32_t)wait_number, CU_STREAM_WAIT_VALUE_GEQ));
+    else if (is_kind("value64"))
+        ASSERT_SUCCESS(cuStreamWaitValue64(stream, device_word, wait_number, CU_STREAM_WAIT_VALUE_GEQ));
+    else if (is_kind("batch"))
         ASSERT_SUCCESS(cuStreamBatchMemOp(stream, 1, p, 0));
-    else if (is("host"))
-        ASSERT_SUCCESS(cuLaunchHostFunc(stream, await_word, (void *)(uintptr_t)round_));
-    else if (is("callback"))
-        ASSERT_SUCCESS(cuStreamAddCallback(stream, await_word_callback, (void *)(uintptr_t)round_, 0));
-    else if (is("semaphore"))
+    else if (is_kind("host"))
+        ASSERT_SUCCESS(cuLaunchHostFunc(stream, await_word, (void *)(uintptr_t)wait_number));
+    else if (is_kind("callback"))
+        ASSERT_SUCCESS(cuStreamAddCallback(stream, await_word_callback, (void *)(uintptr_t)wait_number, 0));
+    else if (is_kind("semaphore"))
         ASSERT_SUCCESS(cuWaitExternalSemaphoresAsync(&semaphore, &until, 1, stream));
-    else if (is("event")) {
-        ASSERT(write(peer[0][1], &byte, 1) == 1 && read(peer[1][0], &byte, 1) == 1);
+    else if (is_kind("event")) {
+        ASSERT(write(to_peer[1], &byte, 1) == 1 && read(from_peer[0], &byte, 1) == 1);
         ASSERT_SUCCESS(cuStreamWaitEvent(stream, shared, 0));
-    } else
-        ASSERT(!"a known KIND");
+    } else {
+        fprintf(stderr, "waits: unknown KIND %s\n", kind);
+        exit(1);
+    }
 }
 
-/* Launches a graph of a host function, which is the next wait, and a kernel behind it. */
+/* Launches a graph of two nodes: a host function, which is the next wait, and the kernel behind it. */
 static void launch_graph(CUfunction behind, CUstream stream)
 {
     CUgraph graph;
     CUgraphExec exec;
     CUstream captured = new_stream();
-    round_++;
+    wait_number++;
     ASSERT_SUCCESS(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
-    ASSERT_SUCCESS(cuLaunchHostFunc(captured, await_word, (void *)(uintptr_t)round_));
+    ASSERT_SUCCESS(cuLaunchHostFunc(captured, await_word, (void *)(uintptr_t)wait_number));
     launch_block(behind, captured);
     ASSERT_SUCCESS(cuStreamEndCapture(captured, &graph));
     ASSERT_SUCCESS(cuGraphInstantiateWithFlags(&exec, graph, 0));
     ASSERT_SUCCESS(cuGraphLaunch(exec, stream));
 }
 
-/* A thread that makes a synchronous copy, on the legacy stream. */
+/* Makes a synchronous copy, which uses the legacy stream, in a thread of its own. */
 static void *copy(void *unused)
 {
     (void)unused;
@@ -186,44 +200,45 @@ static void *copy(void *unused)
 static void end_wait(void)
 {
     char byte = 0;
-    if (is("event"))
-        ASSERT(write(peer[0][1], &byte, 1) == 1);
+    if (is_kind("event"))
+        ASSERT(write(to_peer[1], &byte, 1) == 1);
     else
-        *word = round_;
+        *word = wait_number;
 }
 
-/* Runs one round: launches, adds the wait, and ends it after a line on the input. */
+/* Runs one round: launches the kernel in front, queues the wait and the kernel behind it, and ends the wait
+ * after a line on the input. Ends the program if the input ends. */
 static void run_round(CUfunction front, CUfunction behind)
 {
-    CUstream on = !strcmp(streams, "legacy") || !strcmp(streams, "above") || !strcmp(streams, "copy") ? CU_STREAM_LEGACY
-                  : !strcmp(streams, "thread")                                                        ? CU_STREAM_PER_THREAD
-                                                                                                      : new_stream();
-    CUstream next = on;
+    CUstream wait_stream = is_stream("legacy") || is_stream("above") || is_stream("copy") ? CU_STREAM_LEGACY
+                           : is_stream("thread")                                          ? CU_STREAM_PER_THREAD
+                                                                                          : new_stream();
+    CUstream kernel_stream = wait_stream;
     CUevent event;
     pthread_t thread = 0;
-    if (!strcmp(streams, "blocking") || !strcmp(streams, "beneath"))
-        ASSERT_SUCCESS(cuStreamCreate(&on, CU_STREAM_DEFAULT));
-    if (!strcmp(streams, "after"))
-        next = new_stream();
-    else if (!strcmp(streams, "above"))
-        ASSERT_SUCCESS(cuStreamCreate(&next, CU_STREAM_DEFAULT));
+    if (is_stream("blocking") || is_stream("beneath"))
+        ASSERT_SUCCESS(cuStreamCreate(&wait_stream, CU_STREAM_DEFAULT));
+    if (is_stream("after"))
+        kernel_stream = new_stream();
+    else if (is_stream("above"))
+        ASSERT_SUCCESS(cuStreamCreate(&kernel_stream, CU_STREAM_DEFAULT));
     else
-        next = !strcmp(streams, "beneath") ? CU_STREAM_LEGACY : on;
-    launch_block(front, on);
-    ASSERT_SUCCESS(cuStreamSynchronize(on));
-    if (is("node")) {
-        launch_graph(behind, on);
+        kernel_stream = is_stream("beneath") ? CU_STREAM_LEGACY : wait_stream;
+    launch_block(front, wait_stream);
+    ASSERT_SUCCESS(cuStreamSynchronize(wait_stream));
+    if (is_kind("node")) {
+        launch_graph(behind, wait_stream);
     } else {
-        add_wait(on);
-        if (!strcmp(streams, "after")) {
+        add_wait(wait_stream);
+        if (is_stream("after")) {
             ASSERT_SUCCESS(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
-            ASSERT_SUCCESS(cuEventRecord(event, on));
-            ASSERT_SUCCESS(cuStreamWaitEvent(next, event, 0));
+            ASSERT_SUCCESS(cuEventRecord(event, wait_stream));
+            ASSERT_SUCCESS(cuStreamWaitEvent(kernel_stream, event, 0));
         }
-        if (strcmp(streams, "copy"))
-            launch_block(behind, next);
-        else
+        if (is_stream("copy"))
             thread = start_thread(copy, NULL);
+        else
+            launch_block(behind, kernel_stream);
     }
     say_line("queued");
     int c;
@@ -231,7 +246,7 @@ static void run_round(CUfunction front, CUfunction behind)
         if (c == EOF)
             _exit(0);
     end_wait();
-    if (!strcmp(streams, "copy"))
+    if (is_stream("copy"))
         pthread_join(thread, NULL);
     ASSERT_SUCCESS(cuCtxSynchronize());
     say_line("done");
@@ -239,51 +254,64 @@ static void run_round(CUfunction front, CUfunction behind)
 
 /* ---- rounds ---- */
 
-/* In FILE. Words 0 and 512 are the rounds that the processes a and b have reached (KIND host). Word 1
- * tells b that a's handle is at word 8 (KIND value32), and word 2 tells a that b has finished. */
+/* A process announces a round when its kernel of that round has finished, and the other process waits for
+ * the announcement. How it is made depends on KIND:
+ *
+ *   host       a host function sets a word of FILE, and another one polls it
+ *   value32    a stream operation sets a word of device_rounds, and another one waits for it
+ *   semaphore  a stream operation signals the semaphore of the process, and another one waits for it
+ *
+ * FILE consists of 64-bit words:
+ *
+ *   word 0     the last round that process a has announced (KIND host)
+ *   word 1     1: word 8 and those after it are set (KIND value32)
+ *   word 2     1: process b has finished
+ *   word 8     the IPC handle of device_rounds, which is longer than one word (KIND value32)
+ *   word 512   the last round that process b has announced (KIND host) */
 static uint64_t *file_words;
-static CUdeviceptr device_rounds; /* the rounds, as two 32-bit words on the device (KIND value32) */
-static CUexternalSemaphore semaphores[2];
+static CUdeviceptr device_rounds; /* two 32-bit words: the last rounds that a and b have announced */
+static CUexternalSemaphore semaphores[2]; /* of a and of b */
 static CUstream stream;
 
-static uint64_t *reached(int process) { return &file_words[512 * process]; }
-static void set_a(void *value) { __atomic_store_n(reached(0), (uint64_t)(uintptr_t)value, __ATOMIC_RELEASE); }
-static void set_b(void *value) { __atomic_store_n(reached(1), (uint64_t)(uintptr_t)value, __ATOMIC_RELEASE); }
+/* In the functions below, process 0 is a and process 1 is b. */
+static uint64_t *announced(int process) { return &file_words[512 * process]; }
+static void set_a(void *value) { __atomic_store_n(announced(0), (uint64_t)(uintptr_t)value, __ATOMIC_RELEASE); }
+static void set_b(void *value) { __atomic_store_n(announced(1), (uint64_t)(uintptr_t)value, __ATOMIC_RELEASE); }
 
 static void await_process(int process, void *value)
 {
-    while (__atomic_load_n(reached(process), __ATOMIC_ACQUIRE) < (uint64_t)(uintptr_t)value)
+    while (__atomic_load_n(announced(process), __ATOMIC_ACQUIRE) < (uint64_t)(uintptr_t)value)
         usleep(100);
 }
 static void await_a(void *value) { await_process(0, value); }
 static void await_b(void *value) { await_process(1, value); }
 
-/* In stream order, announces that the process (0: a, 1: b) has reached round i. */
+/* Queues on the stream the announcement that the process has finished its kernel of round i. */
 static void announce(int process, int i)
 {
     CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS to = {.params.fence.value = (uint64_t)i};
-    if (is("value32"))
+    if (is_kind("value32"))
         ASSERT_SUCCESS(cuStreamWriteValue32(stream, device_rounds + 4 * (CUdeviceptr)process, (uint32_t)i, 0));
-    else if (is("semaphore"))
+    else if (is_kind("semaphore"))
         ASSERT_SUCCESS(cuSignalExternalSemaphoresAsync(&semaphores[process], &to, 1, stream));
     else
         ASSERT_SUCCESS(cuLaunchHostFunc(stream, process ? set_b : set_a, (void *)(uintptr_t)i));
 }
 
-/* Makes the stream wait until the process has announced round i. */
+/* Queues on the stream a wait for the announcement of round i by the process. */
 static void wait_for(int process, int i)
 {
     CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS until = {.params.fence.value = (uint64_t)i};
-    if (is("value32"))
+    if (is_kind("value32"))
         ASSERT_SUCCESS(cuStreamWaitValue32(stream, device_rounds + 4 * (CUdeviceptr)process, (uint32_t)i,
                                            CU_STREAM_WAIT_VALUE_GEQ));
-    else if (is("semaphore"))
+    else if (is_kind("semaphore"))
         ASSERT_SUCCESS(cuWaitExternalSemaphoresAsync(&semaphores[process], &until, 1, stream));
     else
         ASSERT_SUCCESS(cuLaunchHostFunc(stream, process ? await_b : await_a, (void *)(uintptr_t)i));
 }
 
-/* Sets device_rounds. Process a allocates the memory and puts its handle into the file. */
+/* Sets device_rounds. Process a allocates the memory and stores its handle in FILE, and b opens it. */
 static void open_device_rounds(bool is_a)
 {
     CUipcMemHandle handle;
@@ -301,26 +329,27 @@ static void open_device_rounds(bool is_a)
     ASSERT_SUCCESS(cuIpcOpenMemHandle(&device_rounds, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
 }
 
-static CUexternalSemaphore semaphore_in(const char *file, const char *name)
+static CUexternalSemaphore open_semaphore(const char *file, const char *suffix)
 {
     char path[4096];
-    snprintf(path, sizeof path, "%s%s", file, name);
+    snprintf(path, sizeof path, "%s%s", file, suffix);
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     ASSERT(fd >= 0 && ftruncate(fd, 4096) == 0);
-    return import(fd);
+    return import_semaphore(fd);
 }
 
-static void rounds(bool is_a, const char *file, int n)
+/* Runs n rounds as process a or b. */
+static void run_rounds(bool is_a, const char *file, int n)
 {
     int fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     ASSERT(fd >= 0 && ftruncate(fd, 8192) == 0);
     file_words = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     ASSERT(file_words != MAP_FAILED);
     primary_context();
-    if (is("value32"))
+    if (is_kind("value32"))
         open_device_rounds(is_a);
-    for (int i = 0; i < 2 && is("semaphore"); i++)
-        semaphores[i] = semaphore_in(file, i ? ".1" : ".0");
+    for (int i = 0; i < 2 && is_kind("semaphore"); i++)
+        semaphores[i] = open_semaphore(file, i ? ".1" : ".0");
     CUfunction f = timed_kernel(2000);
     stream = new_stream();
     for (int i = 1; i <= n; i++) {
@@ -334,7 +363,7 @@ static void rounds(bool is_a, const char *file, int n)
         }
         ASSERT_SUCCESS(cuStreamSynchronize(stream));
     }
-    if (is("value32") && is_a) /* b may still have the memory open */
+    if (is_kind("value32") && is_a) /* the memory must exist until b has finished */
         while (__atomic_load_n(&file_words[2], __ATOMIC_ACQUIRE) == 0)
             usleep(1000);
     __atomic_store_n(&file_words[2], 1, __ATOMIC_RELEASE);
@@ -345,13 +374,13 @@ int main(int argc, char **argv)
 {
     if (argc == 6 && !strcmp(argv[1], "rounds")) {
         kind = argv[2];
-        rounds(argv[3][0] == 'a', argv[4], atoi(argv[5]));
+        run_rounds(argv[3][0] == 'a', argv[4], atoi(argv[5]));
         return 0;
     }
     ASSERT(argc == 5);
     kind = argv[1];
     streams = argv[2];
-    if (is("event"))
+    if (is_kind("event"))
         start_peer();
     context = primary_context();
     prepare();

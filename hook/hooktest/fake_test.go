@@ -29,6 +29,7 @@ type fake struct {
 	used     uint32               // slots of the pages in use; 0: pages of an older daemon
 	slot     int                  // of each process; 0 means slotNumber
 	length   time.Duration        // of a lease that is not renewed; 0 means unlimited
+	opened   func(*net.UnixConn)  // handles connections in place of the fake daemon; nil: it does itself
 	page     func(m *member) bool // answers a hello; false: the default answer follows
 	hello    func(m *member)      // called before the welcome, with the page already made
 	mu       sync.Mutex
@@ -96,6 +97,10 @@ func (f *fake) accept(l *net.UnixListener) {
 
 func (f *fake) serve(conn *net.UnixConn) {
 	defer conn.Close()
+	if f.opened != nil {
+		f.opened(conn)
+		return
+	}
 	buf := make([]byte, wire.MaxMessage)
 	n, err := conn.Read(buf)
 	if err != nil {

@@ -228,9 +228,13 @@ func (h *host) launch(cmd *exec.Cmd, env []string) *program {
 	return p
 }
 
-// kill ends the program and its children at once, as kill -9 does.
+// kill ends the program and its children at once, as kill -9 does. If the program has ended, another process may have
+// its PID by now, and lead another process group: kill spares that group.
 func (p *program) kill() {
-	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+	pid := p.cmd.Process.Pid
+	if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err != nil || !p.exited() {
+		_ = syscall.Kill(-pid, syscall.SIGKILL)
+	}
 	p.ended <- <-p.ended
 }
 

@@ -266,7 +266,7 @@ func TestSwapOrdered(t *testing.T) {
 			for round := range rounds {
 				// An order before the work of this round is undone by that work.
 				h.eventually("the program sees its memory on the host", func() bool {
-					return swapper.Park(t.Context(), id) == nil && strings.Count(p.out.String(), "out and in") > round
+					return swapper.Park(t.Context(), id) == nil && strings.Count(p.out.String(), ": parked") > round
 				})
 				if used, parked := memory(); parked != used {
 					t.Errorf("round %d: got %v of %v MiB on the host, want all", round, parked, used)
@@ -284,7 +284,7 @@ func TestSwapOrdered(t *testing.T) {
 	idle := h.run(append(h.limited("idle", 256*gpu.MiB), "GFAAS_OVERSUBSCRIBE=ordered"), "check/swap", "24", "1")
 	h.eventually("the memory is allocated", func() bool { row, _ := h.row("idle"); return row.MemUsedMiB > 23 && row.State == "idle" })
 	time.Sleep(700 * time.Millisecond)
-	if row, _ := h.row("idle"); row.MemParkedMiB != 0 || strings.Contains(idle.out.String(), "out and in") {
+	if row, _ := h.row("idle"); row.MemParkedMiB != 0 || strings.Contains(idle.out.String(), ": parked") {
 		t.Errorf("memory of an idle program without an order: got %v MiB on the host, want 0", row.MemParkedMiB)
 	}
 }
@@ -305,7 +305,7 @@ func TestOversubscribe(t *testing.T) {
 		if err := p.wait(); err != nil {
 			t.Error(err)
 		}
-		if n := strings.Count(p.out.String(), "out and in"); n != 3 {
+		if n := strings.Count(p.out.String(), ": parked"); n != 3 {
 			t.Errorf("want 3 rounds:\n%s", p.out.String())
 		}
 	}

@@ -250,9 +250,9 @@ func TestNVMLUtilizationInSlice(t *testing.T) {
 	slice := whole
 	slice.QuotaRequest, slice.QuotaLimit = 0.3, 0.3
 	env := h.register("small", slice)
-	small, _ := h.pace(env, "500")
+	small, _ := h.pace(env, "5000")
 	slice.QuotaRequest, slice.QuotaLimit = 0.7, 0.7
-	large, _ := h.pace(h.register("large", slice), "500")
+	large, _ := h.pace(h.register("large", slice), "5000")
 	// utilization returns the latest utilization that a reader has printed, in percent by
 	// process.
 	utilization := func(reader *program) map[int]int {

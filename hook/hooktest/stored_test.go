@@ -10,10 +10,19 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
-// storer executes one command per line: "store NAME MIB", "commit NAME", "drop NAME",
-// "alloc MIB" of GPU memory, and "free" of that. It prints the error code, or "ok".
-// "sees" prints NVML's used memory, the sum over NVML's listed processes, and total
-// minus free memory of cuMemGetInfo, in MiB.
+// storer is a Python program that executes one command for each line of its input:
+//
+//	store NAME MIB  open a connection to gfaas-modeld and store a model of MIB
+//	commit NAME     commit the model
+//	drop NAME       close the model's connection, which ends an uncommitted store
+//	alloc MIB       allocate GPU memory
+//	free            free the memory that was allocated last
+//	sees            print the GPU memory in use as the process sees it, in MiB: used according to
+//	                NVML; the sum over the processes that NVML lists; and "taken", the total minus
+//	                the free memory of cuMemGetInfo
+//
+// All commands except sees print ok or, if they fail, the error code of gfaas-modeld or of the driver
+// (free: failed).
 const storer = `import array, ctypes, json, os, socket, sys
 def connect():
     s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -72,18 +81,19 @@ def do(op, *args):
 for line in sys.stdin: print(do(*line.split()), flush=True)
 `
 
-// TestStoredInSlice checks that a process's uncommitted stores in gfaas-modeld and its
-// allocations together never exceed its slice's limit, also while daemons restart.
+// TestStoredInSlice checks that the uncommitted stores of a process in gfaas-modeld count against its
+// slice's memory limit, together with its allocations, also after each of the daemons was restarted.
+// A store may exceed the limit only if no token daemon runs when it is made.
 func TestStoredInSlice(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.settings = []string{"GFAAS_SIM_GPU=mem=1GiB,context=0", "GFAAS_SIM_DIR=" + filepath.Join(h.runDir, "sim"), "GFAAS_RUN_DIR=" + h.runDir, "GFAAS_STATE=" + filepath.Join(h.runDir, "state.db")}
-	models := func() *program {
+	startModeld := func() *program {
 		p := h.launch(exec.Command(filepath.Join(build, "bin/gfaas-modeld"), "--gpu", "sim", "--capacity", "512MiB", "--tenant", "a"), h.daemonEnv())
 		h.eventually("gfaas-modeld serves", func() bool { h.alive(p, "modeld"); return strings.Contains(p.errout.String(), "serving") })
 		return p
 	}
-	modeld := models()
+	modeld := startModeld()
 	h.start()
 	env := h.limited("mine", 64*gpu.MiB)
 	c := &talk{h: h, p: h.launch(exec.Command("python3", "-c", storer), env)}
@@ -98,22 +108,29 @@ func TestStoredInSlice(t *testing.T) {
 	}
 	eventually := func(request, want string) {
 		t.Helper()
+		got := ""
+		defer func() {
+			if got != want {
+				t.Logf("last answer to %q: got %q, want %q", request, got, want)
+			}
+		}()
 		h.eventually("the answer to "+request+" is "+want, func() bool {
 			fmt.Fprintln(c.p.in, request)
-			return c.next() == want
+			got = c.next()
+			return got == want
 		})
 	}
-	// Before the process uses the driver.
+	// Stores count before the process uses the driver, and afterwards.
 	does("store one 100", "slice-memory")
 	does("store one 20", "ok")
 	does("store two 20", "ok")
 	does("store three 32", "slice-memory")
 	does("sees", "used 40 listed 40 taken 40")
-	does("alloc 32", "2")
+	does("alloc 32", "2") // CUDA_ERROR_OUT_OF_MEMORY
 	does("alloc 16", "ok")
 	does("sees", "used 56 listed 56 taken 56")
 	if row, known := h.row("mine"); !known || row.MemStoredMiB != 40 || row.MemUsedMiB != 16 {
-		t.Errorf("status of the instance: got %+v, want 40 MiB stored and 16 MiB used", row)
+		t.Errorf("status of the instance: got %+v (known: %t), want 40 MiB stored and 16 MiB used", row, known)
 	}
 	does("commit one", "ok")
 	does("sees", "used 36 listed 36 taken 36")
@@ -122,14 +139,14 @@ func TestStoredInSlice(t *testing.T) {
 	does("free", "ok")
 	does("drop two", "ok")
 	eventually("sees", "used 16 listed 16 taken 16")
-	// The token daemon restarts and counts the stores again.
+	// A new token daemon counts the stores again.
 	does("store five 40", "ok")
 	h.kill()
 	h.start()
 	eventually("sees", "used 56 listed 56 taken 56")
 	does("alloc 16", "2")
 	does("store six 16", "slice-memory")
-	// It also counts stores that were made without it, even beyond the limit.
+	// It also counts stores that were made while no token daemon ran, even beyond the limit.
 	h.kill()
 	does("store six 40", "ok")
 	h.start()
@@ -140,11 +157,11 @@ func TestStoredInSlice(t *testing.T) {
 	eventually("sees", "used 16 listed 16 taken 16")
 	does("alloc 48", "ok")
 	does("free", "ok")
-	models()
+	startModeld()
 	does("store seven 48", "ok")
 	// They also end with the process.
 	c.p.kill()
-	h.eventually("the daemon counts no stored memory", func() bool {
+	h.eventually("the daemon counts no stored memory of the instance mine", func() bool {
 		for _, g := range h.status().GPUs {
 			for _, row := range g.Clients {
 				if row.Instance == "mine" && row.MemStoredMiB == 0 {
@@ -154,7 +171,7 @@ func TestStoredInSlice(t *testing.T) {
 		}
 		return false
 	})
-	// A process outside any slice can store as before.
+	// The limit does not apply to a process that is not in a slice.
 	c = &talk{h: h, p: h.launch(exec.Command("python3", "-c", storer), h.daemonEnv())}
 	does("store eight 400", "ok")
 }

@@ -44,7 +44,7 @@
 #define ASSERT(condition)                                                          \
     do {                                                                           \
         if (!(condition)) {                                                        \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+            fprintf(stderr, "%s:%d: assertion failed: %s\n", __FILE__, __LINE__, #condition); \
             exit(1);                                                               \
         }                                                                          \
     } while (0)

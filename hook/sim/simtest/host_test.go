@@ -18,7 +18,7 @@ import (
 // patience bounds every wait. No result depends on how long a wait takes.
 const patience = 60 * time.Second
 
-// build returns the folder that make builds into.
+// build returns the folder of make's output: GFAAS_BUILD, or build in the source tree.
 func build(t testing.TB) string {
 	t.Helper()
 	dir := os.Getenv("GFAAS_BUILD")
@@ -30,17 +30,17 @@ func build(t testing.TB) string {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "lib/sim/libcuda.so.1")); err != nil {
-		t.Fatalf("simulated driver: %v: run make first", err)
+		t.Fatalf("cannot find the simulated driver: %v; run make first", err)
 	}
 	return dir
 }
 
-// host is a simulated machine: a directory that its processes share.
+// host is a node with simulated GPUs. Its processes share the state of the GPUs.
 type host struct {
 	t     testing.TB
-	dir   string
+	dir   string // of the shared state (GFAAS_SIM_DIR)
 	build string
-	shape string
+	shape string // the GPUs, as in GFAAS_SIM_GPU
 }
 
 func newHost(t testing.TB, shape string) *host {
@@ -53,8 +53,8 @@ func newHost(t testing.TB, shape string) *host {
 	return &host{t: t, dir: dir, build: build(t), shape: shape}
 }
 
-// command returns a conformance program on this host, with an SM share in percent or,
-// with "", without one.
+// command returns the command that runs a program of hook/check or hook/sim/check on
+// this host. share is the program's SM share in percent; "" sets no share.
 func (h *host) command(share, program string, args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(h.build, "check", program), args...)
 	for _, kv := range os.Environ() {
@@ -72,9 +72,10 @@ func (h *host) command(share, program string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// run runs a command to its end and returns its output. A command that does not end is
-// killed, and the error lists the system calls that its threads were in; likewise if
-// its standard output stays open after its end.
+// run runs a command to its end and returns its output. After 2*patience, run kills the
+// command, and the error lists the system calls in which its threads were. If the
+// command has ended, but another process keeps its standard output open for longer than
+// patience, the error is exec.ErrWaitDelay.
 func run(cmd *exec.Cmd) (string, error) {
 	var out bytes.Buffer
 	cmd.Stdout = &out
@@ -94,8 +95,8 @@ func run(cmd *exec.Cmd) (string, error) {
 	return out.String(), err
 }
 
-// threads describes the current system call of each thread of a process and of its
-// children.
+// threads returns one line for each thread of a process and of its descendants, with the
+// thread's current system call and the kernel function in which it waits.
 func threads(pid int) string {
 	var b strings.Builder
 	dirs, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
@@ -104,7 +105,7 @@ func threads(pid int) string {
 			text, _ := os.ReadFile(filepath.Join(dir, name))
 			return strings.TrimSpace(string(text))
 		}
-		fmt.Fprintf(&b, "thread %s of %d: %s, system call %s, in %s\n", filepath.Base(dir), pid, read("comm"), read("syscall"), read("wchan"))
+		fmt.Fprintf(&b, "thread %s of process %d: %s, system call %s, in %s\n", filepath.Base(dir), pid, read("comm"), read("syscall"), read("wchan"))
 		for child := range strings.FieldsSeq(read("children")) {
 			if id, err := strconv.Atoi(child); err == nil {
 				b.WriteString(threads(id))
@@ -114,7 +115,7 @@ func threads(pid int) string {
 	return b.String()
 }
 
-// sharedFiles lists the files in the shared directory.
+// sharedFiles returns the names of the files in the host's directory.
 func (h *host) sharedFiles() []string {
 	h.t.Helper()
 	entries, err := os.ReadDir(h.dir)
@@ -128,14 +129,16 @@ func (h *host) sharedFiles() []string {
 	return names
 }
 
-// process is a running program, usually several.
+// process is a running program. Usually it is hook/sim/check/several.c, which is
+// written to run in several processes at once.
 type process struct {
 	t     testing.TB
 	cmd   *exec.Cmd
 	stdin io.Closer
-	lines chan string
+	lines chan string // of its standard output; closed at the end of the output
 }
 
+// start starts the program several with the arguments. For share, see command.
 func (h *host) start(share string, args ...string) *process {
 	h.t.Helper()
 	return startCommand(h.t, h.command(share, "several", args...))
@@ -187,7 +190,7 @@ func (p *process) expect(want string) {
 	}
 }
 
-// skip discards the lines printed until now.
+// skip discards the lines that have been received but not yet returned by line.
 func (p *process) skip() {
 	for {
 		select {
@@ -201,19 +204,20 @@ func (p *process) skip() {
 	}
 }
 
-// batch returns the time of one batch of a burning process, and the free memory after
-// it.
+// batch reads the next line of "several burn" or "several graphs". It returns the time
+// that the batch of kernels took, and the free GPU memory.
 func (p *process) batch() (ms float64, free uint64) {
 	p.t.Helper()
 	l := p.line()
 	if _, err := fmt.Sscanf(l, "batch %f %d", &ms, &free); err != nil {
-		p.t.Fatalf("parse the line %q of a burning process: %v", l, err)
+		p.t.Fatalf("line of the program: got %q, want a batch: %v", l, err)
 	}
 	return ms, free
 }
 
-// mean skips the batches that have already begun (three are in flight) and returns the
-// mean time of the following n.
+// mean returns the mean time of n batches that are launched after the call. So it
+// first skips those launched earlier: up to three are in flight, and the line of a
+// fourth may be printed but not yet received.
 func (p *process) mean(n int) float64 {
 	p.t.Helper()
 	p.skip()
@@ -241,14 +245,14 @@ func (p *process) end() {
 	select {
 	case err := <-done:
 		if err != nil {
-			p.t.Fatal(err)
+			p.t.Fatalf("end of the program: got the error %v, want none", err)
 		}
 	case <-time.After(patience):
-		p.t.Fatalf("the program runs %v after its standard input was closed, want its end", patience)
+		p.t.Fatalf("the program still runs %v after its standard input was closed, want it to end", patience)
 	}
 }
 
-// kill ends the process without giving it a chance to clean up.
+// kill sends SIGKILL to the process, which then cannot clean up, and waits for its end.
 func (p *process) kill() {
 	p.t.Helper()
 	if err := p.cmd.Process.Signal(syscall.SIGKILL); err != nil {
