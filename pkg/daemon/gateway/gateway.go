@@ -264,7 +264,8 @@ func newGateway(cfg Config) (*Gateway, error) {
 	g.instances = instances.New(g.life, g.dispatcher, instances.Config{
 		Log: cfg.Log, Starter: cfg.Starter, Invoker: cfg.Invoker, Catalog: cfg.Catalog, Alone: cfg.Alone, AtWork: cfg.AtWork, Usage: cfg.Usage, Faults: cfg.Faults, FaultsEvery: cfg.FaultsEvery, Weights: cfg.Weights, Memory: cfg.Memory,
 		Park: cfg.Park, Parker: cfg.Parker, Swapper: cfg.Swapper, Keep: cfg.Keep, Adapts: cfg.Policy.Utilization > 0, Busy: cfg.Busy,
-		Known: func() { g.api.StartAsync() },
+		GPUsChange: cfg.WatchGPUs != nil,
+		Known:      func() { g.api.StartAsync() },
 	})
 	g.metrics.Observe(g.dispatcher.Status)
 	g.intake = inbound.New(inbound.Config{

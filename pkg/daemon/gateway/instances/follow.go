@@ -201,7 +201,12 @@ func (f *follower) notAdopted(r instance.Record) {
 var (
 	errNotServed = errors.New("this gateway does not serve its function or its GPU")
 	errOutdated  = errors.New("its function has changed since its start")
+	errNoGPU     = errors.New("its GPU is not usable") // temporary
 )
+
+// gpuTime is how long a new gateway waits for the GPUs of its predecessor's instances if Config.GPUsChange is set. A node
+// that reconnects to its swarm may be reported as not ready for a moment, even several times.
+const gpuTime = time.Minute
 
 // unknown reports whether an error of adopt leaves open whether the instance runs.
 func unknown(err error) bool {
@@ -209,9 +214,18 @@ func unknown(err error) bool {
 	return err != nil && !errors.Is(err, errNotServed) && !errors.Is(err, errOutdated) && !errors.As(err, &gone)
 }
 
+// awaitsGPU reports whether the GPU of an instance that cannot be used may still be added.
+func (f *follower) awaitsGPU(r *instance.Record) bool {
+	return f.cfg.GPUsChange && time.Since(f.created) < gpuTime && f.dispatcher.Function(r.Function) != nil && !f.dispatcher.Serves(r)
+}
+
 // adopt adopts a running instance. It returns errNotServed, errOutdated or a
 // *ports.GoneError for a permanent failure. Other errors may be temporary.
 func (f *follower) adopt(ctx context.Context, r instance.Record) error {
+	if f.awaitsGPU(&r) {
+		f.log.Warn("cannot adopt the instance yet", "instance", r.ID, "gpus", r.GPUs, "err", errNoGPU)
+		return errNoGPU
+	}
 	if !f.dispatcher.Serves(&r) {
 		f.log.Warn("instance not adopted: "+errNotServed.Error(), "instance", r.ID, "function", r.Function, "gpus", r.GPUs)
 		return errNotServed

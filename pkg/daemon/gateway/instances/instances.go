@@ -45,6 +45,8 @@ type Config struct {
 	Adapts  bool // the policy adapts to the utilization of the GPUs
 	Busy    func(gpu string) (float64, error)
 
+	GPUsChange bool // GPUs may be added while the gateway runs
+
 	// Known, if set, is called once all applied functions and running instances are known.
 	Known func()
 }
@@ -61,6 +63,7 @@ type Manager struct {
 	cfg        Config
 	log        *slog.Logger
 	dispatcher *dispatch.Dispatcher
+	created    time.Time
 	life       context.Context // context of starts and watches
 	tasks      sync.WaitGroup  // starts, stops and waits in progress
 	failing    chan struct{}   // an instance answered 5xx; has capacity 1
@@ -72,7 +75,7 @@ type Manager struct {
 
 // New returns a Manager. The end of life ends its tasks, except stops.
 func New(life context.Context, d *dispatch.Dispatcher, cfg Config) *Manager {
-	m := &Manager{cfg: cfg, log: cfg.Log, dispatcher: d, life: life, failing: make(chan struct{}, 1)}
+	m := &Manager{cfg: cfg, log: cfg.Log, dispatcher: d, created: time.Now(), life: life, failing: make(chan struct{}, 1)}
 	m.restarts = restarter{Manager: m, states: map[string]*restartState{}}
 	m.meter.Manager = m
 	m.jobs = newJobs(m)
