@@ -199,7 +199,8 @@ func TestCheckpoint(t *testing.T) {
 	}
 	p.world = w
 	for _, name := range []string{"a", "b"} {
-		w.apply(fn(name, func(f *function.Function) { f.GPUMem = 600 * gpu.MiB }))
+		// On a slow host, the policy would start a second instance in place of the other function's.
+		w.apply(fn(name, func(f *function.Function) { f.GPUMem, f.Scale.Max = 600*gpu.MiB, 1 }))
 	}
 	found := func(name, how, on string) {
 		t.Helper()

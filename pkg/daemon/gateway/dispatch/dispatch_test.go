@@ -105,6 +105,95 @@ func TestGPUSecondsWithoutFailedUnparks(t *testing.T) {
 	})
 }
 
+// movingShell is a Shell that moves the memory of an instance as instances.Manager does: one move at a time.
+type movingShell struct {
+	fakeShell
+	moving chan struct{} // holds a value during a move; a mutex would stop the virtual clock
+	moves  *[]string     // completed moves
+}
+
+func (s movingShell) Park(i *Instance) {
+	go s.move(func() {
+		if i.BeginPark() {
+			*s.moves = append(*s.moves, "park")
+			i.Parked(true)
+		}
+	})
+}
+
+func (s movingShell) Unpark(i *Instance) {
+	go s.move(func() {
+		time.Sleep(time.Second)
+		*s.moves = append(*s.moves, "unpark")
+		i.Unparked(nil)
+	})
+}
+
+func (s movingShell) move(do func()) {
+	s.moving <- struct{}{}
+	do()
+	<-s.moving
+}
+
+// TestParkForCallerWhoLeft checks that an instance that the policy wants to park is parked, although it is being
+// unparked for a caller who has left, but not if another call waits for it.
+func TestParkForCallerWhoLeft(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		early bool // the policy requests the park before the call arrives, and the shell begins later
+		other bool // another call waits
+		want  []string
+	}{
+		{"during the unpark", false, false, []string{"unpark", "park"}},
+		{"before the call", true, false, []string{"unpark", "park"}},
+		{"another call", false, true, []string{"unpark"}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			shell := movingShell{moving: make(chan struct{}, 1), moves: new([]string)}
+			d := newDispatcher(t, shell, func(c *Config, _ *Settings) { c.Park = ParkCheckpoint })
+			run(t, d, time.Second)
+			var i *Instance
+			for _, i = range d.instances {
+			}
+			offload := func() {
+				d.mu.Lock()
+				defer d.mu.Unlock()
+				i.offload()
+			}
+			if c.early {
+				shell.moving <- struct{}{} // the shell is busy
+				offload()
+				synctest.Wait()
+			} else {
+				i.parked = true
+			}
+			var left, other Attempt
+			d.Submit(&left, d.Function("f"), plainCall{})
+			synctest.Wait()
+			left.Abandon()
+			if c.early {
+				<-shell.moving
+			} else {
+				if c.other {
+					d.Submit(&other, d.Function("f"), plainCall{})
+				}
+				offload()
+			}
+			time.Sleep(time.Minute)
+			if c.other {
+				if turn := <-other.Turn(); turn.Refusal != nil {
+					t.Errorf("%s: the other call: %v", c.name, turn.Refusal)
+				}
+				other.Finish(true)
+			}
+			synctest.Wait()
+			if !slices.Equal(*shell.moves, c.want) || i.parked == c.other || i.moves != 0 {
+				t.Errorf("%s: moves %v, parked: %v, moves in progress: %d; want %v, %v, 0", c.name, *shell.moves, i.parked, i.moves, c.want, !c.other)
+			}
+		})
+	}
+}
+
 // TestRowsWithBatches checks that the gateway uses a profile row only if its batch reaches the instances, also after the
 // function changes.
 func TestRowsWithBatches(t *testing.T) {

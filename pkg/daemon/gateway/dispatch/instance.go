@@ -47,6 +47,7 @@ type Instance struct {
 	parked     bool               // its memory may be on the host, so Shell.Unpark precedes a call
 	onHost     bool               // its memory is on the host
 	unparking  bool
+	parksNext  bool // the shell parks it at the end of the unparking
 	prefetched bool // the policy requested the current unparking
 	memory     instanceMemory
 	attempts   []*Attempt    // attempts dispatched to it
@@ -372,7 +373,19 @@ func (i *Instance) offload() {
 			go a.owner.Cut(ErrDied)
 		}
 	}
-	i.d.shell.Park(i)
+	if i.unparking { // for a caller who has left
+		i.postponePark()
+	} else {
+		i.d.shell.Park(i)
+	}
+}
+
+// postponePark makes the end of the current unpark begin the policy's latest move to the host. Locked.
+func (i *Instance) postponePark() {
+	if i.parksNext {
+		i.moves-- // both requests become one
+	}
+	i.parksNext = true
 }
 
 // loaded reports whether the instance's memory is on its GPU. Locked.
@@ -410,12 +423,20 @@ func (i *Instance) unpark() {
 	}
 }
 
-// Parkable reports whether the instance is still to be parked: it has received no call
-// since.
-func (i *Instance) Parkable() bool {
+// BeginPark reports whether the shell should now park the instance, as the policy requested. If the instance has received
+// a call since, BeginPark ends the request, or postpones it if the caller has left, and returns false.
+func (i *Instance) BeginPark() bool {
 	i.d.mu.Lock()
 	defer i.d.mu.Unlock()
-	return i.state == instanceReady && i.parked && !i.unparking
+	switch {
+	case i.state == instanceReady && i.parked && !i.unparking:
+		return true
+	case i.unparking && len(i.attempts) == 0:
+		i.postponePark()
+	default:
+		i.endPark(false)
+	}
+	return false
 }
 
 // Parked records the end of an attempt to move the instance's memory to the host; ok
@@ -423,6 +444,11 @@ func (i *Instance) Parkable() bool {
 func (i *Instance) Parked(ok bool) {
 	i.d.mu.Lock()
 	defer i.d.mu.Unlock()
+	i.endPark(ok)
+}
+
+// endPark is Parked. Locked.
+func (i *Instance) endPark(ok bool) {
 	if i.moves--; i.moves == 0 && i.state == instanceReady {
 		i.onHost = i.onHost || ok
 		i.d.policy.step(moved(i, residency.HostWarm, !ok))
@@ -440,10 +466,17 @@ func (i *Instance) Unparked(err error) {
 	waiting := slices.DeleteFunc(slices.Clone(i.attempts), func(a *Attempt) bool { return a.state != attemptStarts })
 	now := d.policy.now()
 	if err == nil && i.state != instanceGone {
-		i.parked, i.onHost = false, false
+		parks := i.parksNext
+		i.parksNext, i.onHost = false, false
 		for _, a := range waiting {
 			a.starting, a.loading = now-a.sent, true
 			a.sendTurn()
+		}
+		switch i.parked = parks && len(waiting) == 0; {
+		case i.parked:
+			d.shell.Park(i)
+		case parks:
+			i.endPark(false)
 		}
 		if i.prefetched {
 			i.prefetched = false

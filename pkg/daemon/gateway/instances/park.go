@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/dispatch"
+	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/policy/residency"
 )
 
@@ -17,20 +18,21 @@ const (
 
 // Park implements dispatch.Shell.
 func (m *Manager) Park(i *dispatch.Instance) {
-	m.tasks.Go(func() { i.Parked(m.park(i)) })
+	m.tasks.Go(func() {
+		i.Moving.Lock()
+		defer i.Moving.Unlock()
+		mover := m.cfg.Swapper
+		if m.cfg.Park == dispatch.ParkCheckpoint {
+			if mover = m.cfg.Parker; !i.BeginPark() {
+				return
+			}
+		}
+		i.Parked(m.park(mover, i.Record()))
+	})
 }
 
-// park reports whether the memory of an instance has moved to the host.
-func (m *Manager) park(i *dispatch.Instance) bool {
-	r := i.Record()
-	i.Moving.Lock()
-	defer i.Moving.Unlock()
-	mover := m.cfg.Swapper
-	if m.cfg.Park == dispatch.ParkCheckpoint {
-		if mover = m.cfg.Parker; !i.Parkable() {
-			return false
-		}
-	}
+// park reports whether mover has moved the memory of an instance to the host.
+func (m *Manager) park(mover Parker, r instance.Record) bool {
 	ctx, cancel := context.WithTimeout(m.life, moveTimeout)
 	defer cancel()
 	if err := mover.Park(ctx, r.ID); err != nil {
