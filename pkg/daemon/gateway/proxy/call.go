@@ -329,12 +329,20 @@ func (c *Call) alone(ctx context.Context, r *http.Request, out ports.Call, assig
 		}
 	}
 	answer, err := c.run(ctx, r, out)
-	if err == nil && answer.StatusCode == http.StatusSwitchingProtocols && !switches(r.Header, answer.Header) {
-		_ = answer.Body.Close()
-		c.tries++
-		return nil, c.badAnswer("it switched (101) to a protocol that was not requested")
+	if err != nil || answer.StatusCode != http.StatusSwitchingProtocols {
+		return answer, err
 	}
-	return answer, err
+	switch {
+	case !switches(r.Header, answer.Header):
+		err = c.badAnswer("it switched (101) to a protocol that was not requested")
+	case !c.limit.Stop(): // late is closing the connection
+		err = errTimeout
+	default:
+		return answer, nil
+	}
+	_ = answer.Body.Close()
+	c.tries++
+	return nil, err
 }
 
 // run sends the call to its instance, more than once if that is allowed, and returns the answer once its head has
