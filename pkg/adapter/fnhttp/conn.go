@@ -32,13 +32,16 @@ type conn struct {
 	address   string
 	in        *bufio.Reader
 	out       *bufio.Writer
-	remaining int64           // number of bytes that may still be read
-	unsent    error           // error of the last failed write of this call
-	wrote     chan error      // result of a request that was not written completely before reading; nil if it was
-	unsure    bool            // the end of this call's answer is uncertain
-	idle      time.Time       // since when the connection is idle
-	unwatch   func() bool     // stops watching the call's context
-	ctx       context.Context // the call's context
+	remaining int64              // number of bytes that may still be read
+	unsent    error              // error of the last failed write of this call
+	wrote     chan error         // result of a request that was not written completely before reading; nil if it was
+	raw       syscall.RawConn    // of Conn
+	look      func(uintptr) bool // peeks at Conn for silent
+	peeked    error              // result of look
+	unsure    bool               // the end of this call's answer is uncertain
+	idle      time.Time          // since when the connection is idle
+	unwatch   func() bool        // stops watching the call's context
+	ctx       context.Context    // the call's context
 
 	writing sync.Mutex // held during a write
 	written int64      // bytes of this call
@@ -97,17 +100,7 @@ func (k *conn) progress() ports.Progress {
 
 // silent reports whether the connection is open and has no unread data.
 func (k *conn) silent() bool {
-	raw, err := k.Conn.(syscall.Conn).SyscallConn()
-	if err != nil {
-		return false
-	}
-	var got error
-	err = raw.Read(func(fd uintptr) bool {
-		var b [1]byte
-		_, _, got = unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-		return true
-	})
-	return err == nil && errors.Is(got, unix.EAGAIN)
+	return k.raw.Read(k.look) == nil && k.peeked == unix.EAGAIN
 }
 
 // call sends a request and returns the answer when its head has arrived.
@@ -306,6 +299,11 @@ func (b *body) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
+// Received implements ports.Received.
+func (b *body) Received() bool {
+	return b.answer.ContentLength >= 0 && b.answer.ContentLength <= int64(b.conn.in.Buffered())
+}
+
 var errClosed = errors.New("the answer was closed")
 
 func (b *body) Close() error {
@@ -366,7 +364,17 @@ func (p *pool) get(ctx context.Context, h *instance.Handle) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &conn{Conn: c, pool: p, address: h.Address}
+	raw, err := c.(syscall.Conn).SyscallConn()
+	if err != nil {
+		_ = c.Close()
+		return nil, err
+	}
+	k := &conn{Conn: c, raw: raw, pool: p, address: h.Address}
+	var peeked [1]byte
+	k.look = func(fd uintptr) bool {
+		_, _, k.peeked = unix.Recvfrom(int(fd), peeked[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		return true
+	}
 	k.in, k.out = bufio.NewReader(k), bufio.NewWriter(k)
 	return k, nil
 }

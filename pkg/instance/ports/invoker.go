@@ -17,6 +17,10 @@ type Invoker interface {
 	Invoke(ctx context.Context, r *instance.Record, c Call) (*http.Response, error)
 }
 
+// Received is implemented by bodies of answers. Received reports whether the whole body has been received, so that reading
+// it does not block.
+type Received interface{ Received() bool }
+
 // Call is an HTTP request to an instance.
 type Call struct {
 	Method string      // empty means POST

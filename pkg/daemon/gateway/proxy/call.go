@@ -530,7 +530,8 @@ func (c *Call) answered(answer *http.Response) *http.Response {
 		c.labelAnswer(answer.Header)
 	} else {
 		dropTrailers(answer)
-		if answer.Body != http.NoBody { // without a body, a flush could precede the call's end
+		// Without a body, a flush could precede the call's end. A body that has arrived needs none.
+		if received, ok := answer.Body.(ports.Received); answer.Body != http.NoBody && !(ok && received.Received()) {
 			c.proxy.FlushInterval = flushInterval
 		}
 		c.answer = answerBody{from: answer.Body, call: c, answer: answer}

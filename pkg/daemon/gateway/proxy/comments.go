@@ -116,7 +116,7 @@ const eventStream = "text/event-stream"
 
 // isEvents reports whether a Content-Type, or an Accept with one type, is that of event streams.
 func isEvents(contentType string) bool {
-	if contentType == "" {
+	if len(contentType) < len(eventStream) { // most answers' types, which need not be parsed
 		return false
 	}
 	kind, _, err := mime.ParseMediaType(contentType)
