@@ -364,12 +364,17 @@ func (p *pool) get(ctx context.Context, h *instance.Handle) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	return p.newConn(c, h.Address)
+}
+
+// newConn takes over a connection to an instance.
+func (p *pool) newConn(c net.Conn, address string) (*conn, error) {
 	raw, err := c.(syscall.Conn).SyscallConn()
 	if err != nil {
 		_ = c.Close()
 		return nil, err
 	}
-	k := &conn{Conn: c, raw: raw, pool: p, address: h.Address}
+	k := &conn{Conn: c, raw: raw, pool: p, address: address}
 	var peeked [1]byte
 	k.look = func(fd uintptr) bool {
 		_, _, k.peeked = unix.Recvfrom(int(fd), peeked[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)

@@ -118,6 +118,30 @@ func TestConnectionsAreKept(t *testing.T) {
 	}
 }
 
+// TestReceived checks that the body of an answer reports whether it has arrived completely.
+func TestReceived(t *testing.T) {
+	chunked := "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n" // its end is not parsed yet
+	for text, want := range map[string]bool{fine: true, fine[:len(fine)-1]: false, chunked: false} {
+		read := make(chan bool)
+		address := newRawServer(t, func(in *bufio.Reader, out net.Conn) {
+			readRequest(in)
+			_, _ = io.WriteString(out, text)
+			<-read
+		})
+		client := fnhttp.NewClient()
+		answer, err := client.Invoke(t.Context(), &instance.Record{Handle: instance.Handle{Address: address}}, ports.Call{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := answer.Body.(ports.Received).Received(); got != want {
+			t.Errorf("%q: got %v, want %v", text, got, want)
+		}
+		close(read)
+		_ = answer.Body.Close()
+		client.Close()
+	}
+}
+
 // A body longer than the socket buffers is sent while the answer is read.
 func TestLongBodies(t *testing.T) {
 	echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

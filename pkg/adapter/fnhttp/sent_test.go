@@ -1,7 +1,6 @@
 package fnhttp
 
 import (
-	"bufio"
 	"errors"
 	"io"
 	"net"
@@ -54,8 +53,10 @@ func TestSentBeforeWriteReturns(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := pool{idleTimeout: time.Hour}
-	k := &conn{Conn: lateConn{dialed.(*net.TCPConn), make(chan struct{}), &sync.Once{}}, pool: &p, address: address}
-	k.in, k.out = bufio.NewReader(k), bufio.NewWriter(k)
+	k, err := p.newConn(lateConn{dialed.(*net.TCPConn), make(chan struct{}), &sync.Once{}}, address)
+	if err != nil {
+		t.Fatal(err)
+	}
 	p.put(k)
 	defer p.close(0)
 	body := io.MultiReader(strings.NewReader(strings.Repeat("x", 5000)))
