@@ -17,6 +17,7 @@ import (
 func FromTokens(s wire.Status) status.Status {
 	out := status.Status{GPUs: []status.GPU{}, Functions: []status.Function{}, Instances: []status.Instance{}}
 	functions, instances := map[string]*status.Function{}, map[[2]string]*status.Instance{}
+	counted := map[string]bool{} // instances by ID; one may use several GPUs
 	for _, g := range s.GPUs {
 		busy, mem := 0.0, 0.0
 		for _, c := range g.Clients {
@@ -32,7 +33,10 @@ func FromTokens(s wire.Status) status.Status {
 					f = &status.Function{Function: c.Function, State: status.Ready}
 					functions[c.Function] = f
 				}
-				f.Instances++
+				if !counted[c.Instance] {
+					counted[c.Instance] = true
+					f.Instances++
+				}
 			}
 			*i.MemUsedMiB += used
 			if c.Fault != "" && c.PID != 0 { // PID 0 stands for processes that have ended

@@ -196,10 +196,10 @@ func TestFromTokens(t *testing.T) {
 		{Instance: "b", Function: "f", State: "idle", SMPct: 40, SMLimitPct: 50, Used: 0.5, MemUsedMiB: 10},
 		{Instance: "a", Function: "f", State: "idle", SMPct: 24, Used: 0.5, MemUsedMiB: 20, MemParkedMiB: 5},
 		{Instance: "a", Function: "f", State: "running", SMPct: 24, Used: 0.5, MemUsedMiB: 1},
-	}}}})
+	}}, {GPU: "sim:1", Clients: []wire.ClientStatus{{Instance: "a", Function: "f", State: "idle", SMPct: 24}}}}})
 	g, f, i := s.GPUs[0], s.Functions[0], s.Instances[0]
 	if *g.BusyPct != 49 || *g.MemUsedMiB != 26 || g.Slots != nil || f.Instances != 2 || f.Waiting != nil ||
-		len(s.Instances) != 2 || i.ID != "a" || i.State != "running" || *i.MemUsedMiB != 16 {
+		len(s.Instances) != 3 || i.ID != "a" || i.State != "running" || *i.MemUsedMiB != 16 {
 		t.Errorf("status from the token daemon: got the GPU %+v, the function %+v and the instance %+v; want 49%% busy with 26 MiB, 2 instances, and a running with 16 MiB", g, f, i)
 	}
 }
