@@ -11,7 +11,7 @@
 //   - The engine keeps the functions, the queues and the invocations in flight. A residency.Pool
 //     keeps the instances. Each policy adds an order, which chooses the next function.
 //
-// Comments refer to the rules R1 to R32 of docs/simulation.md. Config and Kind list the policies
+// Comments refer to the rules R1 to R34 of docs/simulation.md. Config and Kind list the policies
 // and their parameters with the papers' names.
 package queue
 
