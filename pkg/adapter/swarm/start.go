@@ -281,37 +281,35 @@ func (r *Runtime) create(ctx context.Context, spec swarm.ServiceSpec) (id string
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	err = r.insist(limited, func(request context.Context) error {
-		if ctx.Err() != nil && id == "" {
-			// Continue: an earlier attempt may have succeeded.
-			id = r.byName(request, spec)
-			if id == "" {
-				return ctx.Err()
-			}
-			return nil
+		if ctx.Err() != nil { // an earlier attempt may have succeeded
+			id, err = r.created(request, spec)
+			return err
 		}
 		made, err := r.api.ServiceCreate(request, spec, swarm.ServiceCreateOptions{})
 		id = made.ID
 		if cerrdefs.IsConflict(err) || err != nil && strings.Contains(err.Error(), "name conflicts with an existing object") {
-			if id = r.byName(request, spec); id != "" {
-				return nil
+			if id, err = r.created(request, spec); err == nil && id == "" {
+				err = fmt.Errorf("the swarm has another service %s", spec.Name)
 			}
-			return fmt.Errorf("the swarm has another service %s", spec.Name)
 		}
 		return err
 	})
+	if err == nil && id == "" {
+		err = ctx.Err()
+	}
 	if err != nil {
 		return "", explain("create the service "+spec.Name, err)
 	}
 	return id, nil
 }
 
-// byName returns the ID of the service that an earlier request with the specification created, or "".
-func (r *Runtime) byName(ctx context.Context, spec swarm.ServiceSpec) string {
+// created returns the ID of the service that an earlier request with the specification created, or "".
+func (r *Runtime) created(ctx context.Context, spec swarm.ServiceSpec) (string, error) {
 	list, err := r.api.ServiceList(ctx, swarm.ServiceListOptions{Filters: filters.NewArgs(filters.Arg("label", labelStart+"="+spec.Labels[labelStart]))})
 	if err != nil || len(list) == 0 {
-		return ""
+		return "", err
 	}
-	return list[0].ID
+	return list[0].ID, nil
 }
 
 // await waits until a service's task runs or has run, and returns the task. It fails if the engine cannot start

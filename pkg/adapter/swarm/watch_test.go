@@ -32,8 +32,10 @@ type managers struct {
 	agents   []*dockerswarm.Task
 	configs  []*dockerswarm.Config
 	services []*dockerswarm.Service
-	changes  int  // of configs and services
-	broken   bool // they have no leader
+	changes  int                        // of configs and services
+	broken   bool                       // they have no leader
+	refuse   func(r *http.Request) bool // reports whether a leader is missing for a request; nil: for none
+	lost     func(r *http.Request) bool // reports whether the answer of a request is lost; nil: of none
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -43,7 +45,7 @@ func (m *managers) RoundTrip(r *http.Request) (*http.Response, error) {
 	w := httptest.NewRecorder()
 	w.Header().Set("Content-Type", "application/json")
 	switch {
-	case m.broken:
+	case m.broken, m.refuse != nil && m.refuse(r):
 		w.WriteHeader(http.StatusServiceUnavailable)
 		_, _ = w.WriteString(`{"message": "rpc error: code = Unknown desc = The swarm does not have a leader."}`)
 	case strings.HasSuffix(r.URL.Path, "/tasks") && strings.Contains(r.URL.RawQuery, labelAgent):
@@ -62,9 +64,18 @@ func (m *managers) RoundTrip(r *http.Request) (*http.Response, error) {
 			return !wanted.MatchKVList("label", c.Spec.Labels) || !wanted.Match("name", c.Spec.Name)
 		}))
 	case strings.HasSuffix(r.URL.Path, "/services"):
-		_ = json.NewEncoder(w).Encode(m.services)
+		wanted, _ := filters.FromJSON(r.URL.Query().Get("filters"))
+		_ = json.NewEncoder(w).Encode(slices.DeleteFunc(slices.Clone(m.services), func(s *dockerswarm.Service) bool {
+			return !wanted.MatchKVList("label", s.Spec.Labels)
+		}))
 	case strings.HasSuffix(r.URL.Path, "/nodes"):
 		_ = json.NewEncoder(w).Encode(m.nodes)
+	case strings.Contains(r.URL.Path, "/nodes/"):
+		n := slices.IndexFunc(m.nodes, func(n *dockerswarm.Node) bool { return strings.HasSuffix(r.URL.Path, "/nodes/"+n.ID) })
+		_ = json.NewEncoder(w).Encode(m.nodes[n])
+	}
+	if m.lost != nil && m.lost(r) {
+		return nil, context.DeadlineExceeded
 	}
 	return w.Result(), nil
 }
@@ -82,6 +93,18 @@ func (m *managers) write(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewEncoder(w).Encode(map[string]string{"message": text})
 	}
 	switch {
+	case words[1] == "services" && words[2] == "create":
+		s := &dockerswarm.Service{ID: "service-" + strconv.Itoa(m.changes)}
+		_ = json.NewDecoder(r.Body).Decode(&s.Spec)
+		if slices.ContainsFunc(m.services, func(old *dockerswarm.Service) bool { return old.Spec.Name == s.Spec.Name }) {
+			fail("rpc error: code = AlreadyExists desc = name conflicts with an existing object: service " + s.Spec.Name + " already exists")
+			return
+		}
+		m.services = append(m.services, s)
+		w.WriteHeader(http.StatusCreated)
+		_ = json.NewEncoder(w).Encode(map[string]string{"ID": s.ID})
+	case r.Method == http.MethodDelete && service >= 0:
+		m.services = slices.Delete(m.services, service, service+1)
 	case words[2] == "create":
 		c := &dockerswarm.Config{ID: strconv.Itoa(m.changes)}
 		_ = json.NewDecoder(r.Body).Decode(&c.Spec)
@@ -94,6 +117,13 @@ func (m *managers) write(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewEncoder(w).Encode(map[string]string{"ID": c.ID})
 	case r.Method == http.MethodDelete && config >= 0:
 		m.configs = slices.Delete(m.configs, config, config+1)
+	case words[1] == "nodes":
+		for _, n := range m.nodes {
+			if n.ID == words[2] {
+				n.Spec = dockerswarm.NodeSpec{}
+				_ = json.NewDecoder(r.Body).Decode(&n.Spec)
+			}
+		}
 	case config >= 0 && outdated(m.configs[config].Version), service >= 0 && outdated(m.services[service].Version):
 		fail("update out of sequence")
 	case config >= 0:
