@@ -290,7 +290,7 @@ func (r *Runtime) saveVersion(ctx context.Context, fn function.Function, number 
 		labels[labelDir] = fn.Dir
 	}
 	spec := swarm.ConfigSpec{Annotations: swarm.Annotations{Name: objectName(r.config.Network, "function/"+fn.Name, fn.Name) + "-v" + strconv.Itoa(number), Labels: labels}, Data: text}
-	err := r.insist(ctx, func(ctx context.Context) error {
+	err := r.insistOwner(ctx, func(ctx context.Context) error {
 		_, err := r.api.ConfigCreate(ctx, spec)
 		if cerrdefs.IsConflict(err) || err != nil && strings.Contains(err.Error(), "already exists") { // by an attempt without an answer
 			if found, _ := findConfig(ctx, r.api, spec.Name); found != nil && string(found.Spec.Data) == string(text) {
@@ -305,7 +305,7 @@ func (r *Runtime) saveVersion(ctx context.Context, fn function.Function, number 
 // removeVersions removes configs, the oldest first: the newest of those that remain is current.
 func (r *Runtime) removeVersions(ctx context.Context, of []version) error {
 	for _, v := range slices.Backward(of) {
-		err := r.insist(ctx, func(ctx context.Context) error { return r.api.ConfigRemove(ctx, v.config.ID) })
+		err := r.insistOwner(ctx, func(ctx context.Context) error { return r.api.ConfigRemove(ctx, v.config.ID) })
 		if err != nil && !cerrdefs.IsNotFound(err) {
 			return explain("remove the config "+v.config.Spec.Name, err)
 		}

@@ -138,7 +138,7 @@ func (r *Runtime) start(ctx context.Context, spec instance.Spec) (instance.Handl
 	}
 	tidy, cancel := detached(ctx)
 	defer cancel()
-	return instance.Handle{}, errors.Join(explainTask(spec.Image, node.Name, err), r.remove(tidy, id))
+	return instance.Handle{}, errors.Join(explainTask(spec.Image, node.Name, err), r.remove(tidy, id, r.insist)) // even if another gateway has taken over: it may not know the service
 }
 
 // place returns the node and the devices of GPUs with names like gpu-1/0. It fails if they are on several nodes, or if
@@ -313,7 +313,8 @@ func (r *Runtime) created(ctx context.Context, spec swarm.ServiceSpec) (string, 
 }
 
 // await waits until a service's task runs or has run, and returns the task. It fails if the engine cannot start
-// the task, if the task's node is down, or if the swarm finds no node for the task within pendingTime.
+// the task, if the task's node is down, if the swarm finds no node for the task within pendingTime, or if another Runtime
+// owns the instances.
 func (r *Runtime) await(ctx context.Context, id string) (*swarm.Task, error) {
 	var pending time.Time
 	for {
@@ -323,6 +324,8 @@ func (r *Runtime) await(ctx context.Context, id string) (*swarm.Task, error) {
 			return nil, ctx.Err()
 		case err != nil && !leaderless(err):
 			return nil, err
+		case err == nil && r.superseded(s) != nil:
+			return nil, r.superseded(s)
 		case err == nil:
 			t := s.tasks[id]
 			switch {

@@ -177,17 +177,12 @@ func (r *Runtime) Stop(ctx context.Context, h instance.Handle, _ time.Duration) 
 	}
 	tidy, cancel := detached(ctx)
 	defer cancel()
-	if s, err := r.view.since(tidy, time.Now()); err == nil {
-		if err := r.superseded(s); err != nil {
-			return err
-		}
-	}
-	return r.remove(tidy, h.Container)
+	return r.remove(tidy, h.Container, r.insistOwner)
 }
 
-// remove removes a service and waits for the end of its container.
-func (r *Runtime) remove(ctx context.Context, id string) error {
-	err := r.insist(ctx, func(ctx context.Context) error { return r.api.ServiceRemove(ctx, id) })
+// remove removes a service with a request that insist repeats, and waits for the end of its container.
+func (r *Runtime) remove(ctx context.Context, id string, insist func(context.Context, func(context.Context) error) error) error {
+	err := insist(ctx, func(ctx context.Context) error { return r.api.ServiceRemove(ctx, id) })
 	if err != nil && !cerrdefs.IsNotFound(err) {
 		return explain("remove the service "+id, err)
 	}

@@ -177,6 +177,21 @@ func (r *Runtime) insist(ctx context.Context, do func(context.Context) error) er
 	}
 }
 
+// insistOwner is insist for a request that only the owner of the instances may send. Before each attempt, it checks that no
+// other Runtime has taken them over meanwhile; otherwise it returns ErrSuperseded.
+func (r *Runtime) insistOwner(ctx context.Context, do func(context.Context) error) error {
+	return r.insist(ctx, func(ctx context.Context) error {
+		s, err := r.view.since(ctx, time.Now())
+		if err == nil {
+			err = r.superseded(s)
+		}
+		if err != nil {
+			return err
+		}
+		return do(ctx)
+	})
+}
+
 // pause waits for d, or until ctx ends. It returns false if ctx has ended.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
