@@ -233,12 +233,15 @@ func (r *Runtime) Save(ctx context.Context, s Saved) error {
 	if err != nil {
 		return err
 	}
-	if config == nil || config.Spec.Labels[labelOwner] != r.owner {
+	labels := map[string]string{labelOwner: r.owner} // if the config was removed
+	if config != nil {
+		labels = maps.Clone(config.Spec.Labels)
+	}
+	if labels[labelOwner] != r.owner {
 		return ErrSuperseded
 	}
 	// First, so that a gateway with an older state file never considers its file the current state.
-	if config.Spec.Labels[labelWriter] != s.Writer {
-		labels := maps.Clone(config.Spec.Labels)
+	if labels[labelWriter] != s.Writer {
 		labels[labelWriter] = s.Writer
 		if err := r.write(ctx, config, labels); err != nil {
 			return err

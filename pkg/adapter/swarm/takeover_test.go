@@ -89,3 +89,20 @@ func TestStartAfterTakeover(t *testing.T) {
 		}
 	})
 }
+
+// If the config that names the owner of the state is removed, the gateway creates it again with its next save.
+func TestSaveWithoutConfig(t *testing.T) {
+	r, m := gatewayOf(t)
+	m.configs = nil
+	if err := r.Save(t.Context(), Saved{Writer: "w", Functions: functions(t, "name: f\nimage: a\n")}); err != nil {
+		t.Fatal(err)
+	}
+	s, err := r.Load(t.Context())
+	if err != nil || s == nil || s.Writer != "w" || len(s.Functions) != 1 {
+		t.Errorf("loaded %+v, %v; want the function", s, err)
+	}
+	takeOver(t, r)
+	if err := r.Save(t.Context(), Saved{Writer: "w"}); !errors.Is(err, ErrSuperseded) {
+		t.Errorf("after another gateway has taken over: %v", err)
+	}
+}
