@@ -13,7 +13,8 @@ const drainPoll = 250 * time.Millisecond
 
 // Drain takes a node out of use. It marks the node, so that the gateway starts no more instances on it, lets
 // their calls end and stops them. When no instance remains, or after the time limit, Drain drains the node in
-// Docker, which stops all remaining tasks of the node. It returns the number of instances that remained.
+// Docker, which stops all remaining tasks of the node. It returns the number of instances that remained. It fails if the
+// managers do not answer for 30 s after the time limit.
 func (r *Runtime) Drain(ctx context.Context, name string, limit time.Duration) (remaining int, err error) {
 	mark := func(n *swarm.NodeSpec) {
 		if n.Labels == nil {
@@ -35,6 +36,8 @@ func (r *Runtime) Drain(ctx context.Context, name string, limit time.Duration) (
 			if remaining = node.Instances; remaining == 0 || !time.Now().Before(end) {
 				break
 			}
+		} else if time.Since(end) >= cleanUp {
+			return 0, err
 		}
 		if !pause(ctx, drainPoll) {
 			return 0, ctx.Err()

@@ -183,7 +183,7 @@ func (s *snapshot) list() (out []Node, err error) {
 	return out, nil
 }
 
-// node returns the node with a name. If there are several, it prefers one that is ready.
+// node returns the node with a name. If there are several, all but one are down, and it prefers the other.
 func (s *snapshot) node(name string) (Node, error) {
 	list, err := s.list()
 	if err != nil {
@@ -191,7 +191,7 @@ func (s *snapshot) node(name string) (Node, error) {
 	}
 	var found Node
 	for _, n := range list {
-		if n.Name == name && (found.ID == "" || n.Ready()) {
+		if n.Name == name && (found.ID == "" || n.State != string(swarm.NodeStateDown)) {
 			found = n
 		}
 	}
