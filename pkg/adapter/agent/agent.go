@@ -14,8 +14,10 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// maxAnswer is the size limit of an answer, in bytes.
-const maxAnswer = 16 << 20
+const (
+	maxAnswer  = 16 << 20 // size limit of an answer, in bytes
+	maxMessage = 1 << 10  // how much of an agent's error message is used, in bytes
+)
 
 // Client sends signed requests to agents. It is safe for concurrent use.
 type Client struct {
@@ -71,7 +73,7 @@ func (c *Client) get(ctx context.Context, node, address, path string, out any) e
 		if json.Unmarshal(text, &problem) != nil || problem.Message == "" {
 			problem.Message = "unexpected status " + answer.Status
 		}
-		err = errors.New(problem.Message)
+		err = errors.New(problem.Message[:min(len(problem.Message), maxMessage)])
 	}
 	if err == nil {
 		err = json.Unmarshal(text, out)
