@@ -112,18 +112,22 @@ func (g *grants) check(id string, next *accepted) error {
 	return nil
 }
 
-// end keeps an accepted grant after the end of its registration, until it has expired. The caller holds the lock.
-func (g *grants) end(id string, a *accepted, revoked bool) {
-	a.Revoked = revoked
+// end keeps an accepted grant after the end of its registration, until it has expired. If the record cannot be written, end
+// returns an error, and the next daemon restores the registration. The caller holds the lock.
+func (g *grants) end(id string, a *accepted, revoked bool) error {
 	if a.expired(g.now()) {
 		delete(g.accepted, id)
 		g.records.remove(id)
-		return
+		return nil
 	}
-	text, _ := json.Marshal(record{Registration: wire.Registration{Instance: id}, Grant: a}) // cannot fail: it has no numbers that are not finite
+	ended := *a
+	ended.Revoked = revoked
+	text, _ := json.Marshal(record{Registration: wire.Registration{Instance: id}, Grant: &ended}) // cannot fail: it has no numbers that are not finite
 	if err := g.records.write(id, text); err != nil {
-		g.log.Error("cannot save an accepted grant", "instance", id, "err", err)
+		return err
 	}
+	a.Revoked = revoked
+	return nil
 }
 
 // load reads the accepted grants of the previous daemon, and returns the instances that they have registered.

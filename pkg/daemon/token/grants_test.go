@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -244,6 +245,81 @@ func TestGrantUnregistered(t *testing.T) {
 	_, err = next.present(text, a)
 	refuses(t, "the grant at the next daemon", err, "revoked")
 	next.admit(k.sign(grantOf(a, 2)), a)
+}
+
+// TestGrantUnregisteredOnFullDisk: if the end of a grant cannot be saved, the command fails, and the instance stays.
+// Otherwise, the next daemon would restore it.
+func TestGrantUnregisteredOnFullDisk(t *testing.T) {
+	k, cfg := trusted(t)
+	s := serve(t, Config{Grants: cfg})
+	a := reg("a", small)
+	text := k.sign(grantOf(a, 1))
+	c := s.admit(text, a)
+	blocked := s.d.registry.grants.records.path("a") + ".new/x" // a folder where the new record would be
+	if err := os.MkdirAll(blocked, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if code, body := s.do("DELETE", "/v1/instances/a", ""); code != 500 || !strings.Contains(body, "save") {
+		t.Errorf("unregister: got %d %s, want 500 with the reason", code, body)
+	}
+	s.lease(c)
+	if err := os.RemoveAll(filepath.Dir(blocked)); err != nil {
+		t.Fatal(err)
+	}
+	s.admit(text, a)
+	if code, body := s.do("DELETE", "/v1/instances/a", ""); code != 204 {
+		t.Errorf("unregister again: got %d %s", code, body)
+	}
+	_, err := s.present(text, a)
+	refuses(t, "the grant after it", err, "revoked")
+}
+
+// TestGrantConflictKeepsRecord: if a process of an instance connects while a later grant replaces its registration, the
+// grant is refused, and the next daemon restores the registration.
+func TestGrantConflictKeepsRecord(t *testing.T) {
+	k, cfg := trusted(t)
+	s := serve(t, Config{Grants: cfg})
+	one, two := reg("a", small), reg("a", small)
+	two.Secret = "second"
+	c := s.admit(k.sign(grantOf(one, 1)), one)
+	c.Close()
+	eventually(t, "the first process has left", func() bool { return s.row("a").PID == 0 })
+
+	path := s.d.registry.grants.records.path("a")
+	if err := syscall.Mkfifo(path+".new", 0o600); err != nil { // delays the record of the later grant
+		t.Fatal(err)
+	}
+	checked := func() (at time.Time) {
+		_ = s.d.locked(func() { at = s.d.registry.used })
+		return at
+	}
+	before, refused := checked(), make(chan error, 1)
+	go func() {
+		_, err := s.present(k.sign(grantOf(two, 2)), two)
+		refused <- err
+	}()
+	eventually(t, "the later grant is checked", func() bool { return checked() != before })
+	c, err := tokentest.Dial(s.grantedSocket(), "a", one.Secret, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.ReadFile(path + ".new"); err != nil {
+		t.Fatal(err)
+	}
+	refuses(t, "the later grant", <-refused, "whose processes have not ended")
+	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
+		t.Fatalf("record: %v, %v; want that of the first grant", info, err)
+	}
+	c.Close()
+	if err := s.stop(); err != nil {
+		t.Fatal(err)
+	}
+	next := serve(t, Config{Socket: s.socket, Grants: cfg})
+	c, err = tokentest.Dial(next.grantedSocket(), "a", one.Secret, 0)
+	if err != nil {
+		t.Fatalf("process of the first grant at the next daemon: %v", err)
+	}
+	c.Close()
 }
 
 // TestGrantKept: the next daemon admits processes without a grant, changes of the slice stay, and serials count on.

@@ -1,6 +1,7 @@
 package token
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -255,7 +256,9 @@ func (r *registry) reap() []tree {
 			if inst.grant != nil {
 				if r.grants.reap(inst) {
 					r.remove(inst, "its last process has ended")
-					r.grants.end(inst.reg.Instance, inst.grant, false)
+					if err := r.grants.end(inst.reg.Instance, inst.grant, false); err != nil { // the next daemon restores it, and ends it again
+						r.log.Error("cannot save the end of a registration", "instance", inst.reg.Instance, "err", err)
+					}
 				}
 			} else if inst.connected() == 0 && inst.findings.outside == 0 && inst.ownerDead() {
 				r.remove(inst, "its owner has ended")
@@ -319,14 +322,17 @@ func (r *registry) register(inst *instance) (err error) {
 	var previous []byte
 	if err := r.locked(func() {
 		if conflict = r.checkRegistration(inst); conflict != nil {
-			if old.grant == nil { // otherwise its record is another one
+			if r.recordsOf(old) == r.recordsOf(inst) { // otherwise its record is still there
 				previous = old.encode()
 			}
 			reg = old.reg
 			return
 		}
 		if old != nil && old.grant != nil && inst.grant == nil {
-			r.grants.end(reg.Instance, old.grant, true)
+			if err := r.grants.end(reg.Instance, old.grant, true); err != nil {
+				r.log.Error("cannot save the end of a grant", "instance", reg.Instance, "err", err)
+				old.grant.Revoked = true // until this daemon ends
+			}
 		}
 		r.add(inst)
 		if inst.socket != nil {
@@ -343,7 +349,7 @@ func (r *registry) register(inst *instance) (err error) {
 			return statusError{http.StatusConflict, conflict}
 		}
 		inst.socket.close()
-		if err := r.records.save(&reg, previous); err != nil {
+		if err := r.recordsOf(inst).save(&reg, previous); err != nil {
 			r.log.Error("cannot restore a registration", "instance", reg.Instance, "err", err)
 		}
 		return statusError{http.StatusConflict, conflict}
@@ -444,15 +450,23 @@ func (r *registry) withInstance(id string, f func(*instance)) error {
 func (r *registry) unregister(id string) error {
 	r.changes.Lock()
 	defer r.changes.Unlock()
-	return r.withInstance(id, r.removeUnregistered)
+	var failed error
+	if err := r.withInstance(id, func(i *instance) { failed = r.removeUnregistered(i) }); err != nil {
+		return err
+	}
+	return failed
 }
 
-// removeUnregistered removes an instance on request. A grant does not register it again, unless it is a later one.
-func (r *registry) removeUnregistered(i *instance) {
-	r.remove(i, "unregistered")
+// removeUnregistered removes an instance on request. A grant does not register it again, unless it is a later one. If this
+// cannot be saved, removeUnregistered returns an error and does not remove the instance.
+func (r *registry) removeUnregistered(i *instance) error {
 	if i.grant != nil {
-		r.grants.end(i.reg.Instance, i.grant, true)
+		if err := r.grants.end(i.reg.Instance, i.grant, true); err != nil {
+			return fmt.Errorf("save the end of the grant of instance %s: %w", i.reg.Instance, err)
+		}
 	}
+	r.remove(i, "unregistered")
+	return nil
 }
 
 // release detaches an instance from an owner that exits in order. The instance ends with the last of
@@ -462,9 +476,10 @@ func (r *registry) release(id string) error {
 	defer r.changes.Unlock()
 	var text []byte
 	var file records
+	var failed error
 	err := r.withInstance(id, func(i *instance) {
 		if !i.alive() {
-			r.removeUnregistered(i)
+			failed = r.removeUnregistered(i)
 			return
 		}
 		i.reg.EndWithOwner = false
@@ -475,7 +490,7 @@ func (r *registry) release(id string) error {
 			r.log.Error("cannot save a registration", "instance", id, "err", err)
 		}
 	}
-	return err
+	return cmp.Or(err, failed)
 }
 
 // saveParked writes the record of an instance after it was parked or unparked.
