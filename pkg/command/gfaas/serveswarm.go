@@ -84,7 +84,7 @@ func (o *serveOptions) explainSecret(file string, err error) error {
 func (o *serveOptions) keepState(ctx context.Context, t *tool, log *slog.Logger) (stop func(), err error) {
 	limited, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	if err := o.fleet.Restore(limited, t.store, cli.StatePath()+".swarm"); err != nil {
+	if err := o.fleet.Restore(limited, t.store, cli.StatePath()); err != nil {
 		return nil, err
 	}
 	keeping, end := context.WithCancel(context.WithoutCancel(ctx))

@@ -35,6 +35,9 @@ type swarmRuntime interface {
 	Stop(ctx context.Context, h instance.Handle, grace time.Duration) error
 }
 
+// markerSuffix is the suffix of the file with the ID of a state file.
+const markerSuffix = ".swarm"
+
 // Restore takes over the instances of the swarm from the previous gateway. Call it before the gateway starts instances. It
 // has three steps:
 //
@@ -43,13 +46,15 @@ type swarmRuntime interface {
 //     replaces the functions and instances of the catalog by the saved ones.
 //   - It stops each service of an instance that has no record in the catalog.
 //
-// The file at the path marker is next to the state file and contains a random ID of the state file. Restore creates it if
-// it does not exist. Each saved state contains the ID of the state file from which it was saved.
+// A file next to the catalog's state file, with the suffix markerSuffix, contains a random ID of the state file. Restore
+// creates it if it or the state file does not exist. Each saved state contains the ID of the state file from which it was
+// saved.
 //
 // Restore returns an error if the swarm or the catalog cannot be read or changed.
-func (k *stateKeeper) Restore(ctx context.Context, catalog ports.Catalog, marker string) error {
+func (k *stateKeeper) Restore(ctx context.Context, catalog ports.Catalog, stateFile string) error {
+	marker := stateFile + markerSuffix
 	writer, err := os.ReadFile(marker)
-	if errors.Is(err, fs.ErrNotExist) {
+	if info, missing := os.Stat(stateFile); errors.Is(err, fs.ErrNotExist) || errors.Is(missing, fs.ErrNotExist) || missing == nil && info.Size() == 0 {
 		writer = []byte(rand.Text() + "\n")
 		err = renameio.WriteFile(marker, writer, 0o600)
 	}

@@ -109,6 +109,16 @@ func state(t *testing.T, c ports.Catalog) (names, ids []string) {
 	return namesOf(listing.Functions), ids
 }
 
+// stateFile returns the path of a state file with an ID.
+func stateFile(t *testing.T, id string) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "state.db")
+	if err := errors.Join(os.WriteFile(path, []byte("state"), 0o600), os.WriteFile(path+markerSuffix, []byte(id), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 // TestRestore checks which state a gateway continues with, and which services it stops.
 func TestRestore(t *testing.T) {
 	other := &swarm.Saved{Writer: "another file", Functions: named("f", "h"), Instances: []instance.Record{recordOf("h", "h-0")}}
@@ -124,14 +134,11 @@ func TestRestore(t *testing.T) {
 		{"another one without functions", &swarm.Saved{Writer: "another file"}, nil, nil, []string{"f-0", "h-0", "stray"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			marker := filepath.Join(t.TempDir(), "marker")
-			if err := os.WriteFile(marker, []byte("own file\n"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			file := stateFile(t, "own file\n")
 			catalog := catalogWith(t, "f-0", "f", "g")
 			r := &fakeRuntime{saved: c.saved, services: []string{"f-0", "h-0", "stray"}}
 			k := stateKeeper{runtime: r}
-			if err := k.Restore(t.Context(), catalog, marker); err != nil {
+			if err := k.Restore(t.Context(), catalog, file); err != nil {
 				t.Fatal(err)
 			}
 			names, ids := state(t, catalog)
@@ -148,15 +155,40 @@ func TestRestore(t *testing.T) {
 func TestRestoreIdentifiesStateFile(t *testing.T) {
 	dir := t.TempDir()
 	var writers []string
-	for _, marker := range []string{"a", "a", "b"} {
-		k := stateKeeper{runtime: &fakeRuntime{}}
-		if err := k.Restore(t.Context(), &instancetest.FakeCatalog{}, filepath.Join(dir, marker)); err != nil {
+	for _, name := range []string{"a", "a", "b"} {
+		k, file := stateKeeper{runtime: &fakeRuntime{}}, filepath.Join(dir, name)
+		if err := k.Restore(t.Context(), &instancetest.FakeCatalog{}, file); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte("state"), 0o600); err != nil { // with the first change of the state
 			t.Fatal(err)
 		}
 		writers = append(writers, k.writer)
 	}
 	if writers[0] == "" || writers[0] != writers[1] || writers[0] == writers[2] {
 		t.Errorf("IDs of the state files a, a and b: got %q, want two equal ones and a different one", writers)
+	}
+}
+
+// TestRestoreRemovedStateFile checks that a state file that is created again after it was removed or emptied is not taken
+// for the one before.
+func TestRestoreRemovedStateFile(t *testing.T) {
+	for name, remove := range map[string]func(file string) error{
+		"removed": os.Remove,
+		"emptied": func(file string) error { return os.Truncate(file, 0) },
+	} {
+		file := stateFile(t, "own file\n")
+		if err := remove(file); err != nil {
+			t.Fatal(err)
+		}
+		catalog := &instancetest.FakeCatalog{}
+		r := &fakeRuntime{saved: &swarm.Saved{Writer: "own file", Functions: named("f"), Instances: []instance.Record{recordOf("f", "f-0")}}, services: []string{"f-0"}}
+		if err := (&stateKeeper{runtime: r}).Restore(t.Context(), catalog, file); err != nil {
+			t.Fatal(err)
+		}
+		if names, ids := state(t, catalog); !slices.Equal(names, []string{"f"}) || !slices.Equal(ids, []string{"f-0"}) || len(r.stopped) > 0 {
+			t.Errorf("%s: functions %v, instances %v, stopped services %v; want those that are saved", name, names, ids, r.stopped)
+		}
 	}
 }
 
@@ -168,7 +200,7 @@ func TestRestoreFails(t *testing.T) {
 	} {
 		catalog := catalogWith(t, "f-0", "f")
 		r.services = []string{"stray"}
-		err := (&stateKeeper{runtime: r}).Restore(t.Context(), catalog, filepath.Join(t.TempDir(), "marker"))
+		err := (&stateKeeper{runtime: r}).Restore(t.Context(), catalog, filepath.Join(t.TempDir(), "state.db"))
 		names, ids := state(t, catalog)
 		if err == nil || err.Error() != name || len(names) != 1 || len(ids) != 1 || len(r.stopped) != 0 {
 			t.Errorf("%s: got error %v, functions %v, instances %v, stopped services %v; want the error, f, f-0 and none", name, err, names, ids, r.stopped)
