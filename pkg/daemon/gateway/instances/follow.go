@@ -159,6 +159,9 @@ func (f *follower) watchStart(i *dispatch.Instance) {
 // instance has ended or cannot be used, after arranging for its restart or removal.
 func (f *follower) takeOver(ctx context.Context, r instance.Record) bool {
 	err := f.adopt(ctx, r)
+	if errors.Is(err, errNoGPU) {
+		f.log.Warn("cannot adopt the instance yet", "instance", r.ID, "gpus", r.GPUs, "err", errNoGPU)
+	}
 	if unknown(err) {
 		f.tasks.Go(func() { f.adoptLater(r) })
 		return true
@@ -176,6 +179,8 @@ func (f *follower) adoptLater(r instance.Record) {
 		switch err := f.adopt(f.life, r); {
 		case err == nil:
 			return
+		case errors.Is(err, errNoGPU): // once the GPU is added, calls start other instances on it
+			retry = firstRetry / 2
 		case !unknown(err):
 			f.notAdopted(r)
 			return
@@ -223,7 +228,6 @@ func (f *follower) awaitsGPU(r *instance.Record) bool {
 // *ports.GoneError for a permanent failure. Other errors may be temporary.
 func (f *follower) adopt(ctx context.Context, r instance.Record) error {
 	if f.awaitsGPU(&r) {
-		f.log.Warn("cannot adopt the instance yet", "instance", r.ID, "gpus", r.GPUs, "err", errNoGPU)
 		return errNoGPU
 	}
 	if !f.dispatcher.Serves(&r) {

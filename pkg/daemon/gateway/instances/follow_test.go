@@ -67,12 +67,17 @@ func TestAdoptionOnMissingGPU(t *testing.T) {
 				}
 
 				m.follower.takeOver(life, r)
-				time.Sleep(gpuTime / 2)
+				time.Sleep(gpuTime/2 + 2*firstRetry)
 				if got := records(); got != c.soon {
 					t.Errorf("after half of gpuTime: %d records, want %d", got, c.soon)
 				}
 				if c.added {
 					d.SetGPUs(gpus)
+					time.Sleep(firstRetry) // soon, because until then, calls start other instances
+					synctest.Wait()
+					if got := len(d.Own()); got != c.adopted {
+						t.Errorf("%v after the GPU was added: %d instances adopted, want %d", firstRetry, got, c.adopted)
+					}
 				}
 				time.Sleep(gpuTime)
 				if got := records(); got != c.late {
