@@ -71,3 +71,26 @@ func TestCreateEndsWithCaller(t *testing.T) {
 		}
 	})
 }
+
+// A start ends if its service is removed meanwhile, for example with docker service rm.
+func TestStartOfRemovedService(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, m := gatewayOf(t)
+		task := &dockerswarm.Task{ServiceID: "new", NodeID: "1", DesiredState: dockerswarm.TaskStateRunning}
+		task.Status.State = dockerswarm.TaskStatePreparing
+		done := make(chan error, 1)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		go func() {
+			_, err := r.await(ctx, "new")
+			done <- err
+		}()
+		time.Sleep(time.Second) // the task does not exist yet
+		m.change(func() { m.tasks = append(m.tasks, task) })
+		time.Sleep(time.Second)
+		m.change(func() { m.tasks = m.tasks[:1] })
+		if err := <-done; err == nil || !strings.Contains(err.Error(), "removed") {
+			t.Errorf("await: %v, want that the task was removed", err)
+		}
+	})
+}

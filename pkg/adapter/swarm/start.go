@@ -313,10 +313,11 @@ func (r *Runtime) created(ctx context.Context, spec swarm.ServiceSpec) (string, 
 }
 
 // await waits until a service's task runs or has run, and returns the task. It fails if the engine cannot start
-// the task, if the task's node is down, if the swarm finds no node for the task within pendingTime, or if another Runtime
-// owns the instances.
+// the task, if the task is removed, if its node is down, if the swarm finds no node for it within pendingTime, or if
+// another Runtime owns the instances.
 func (r *Runtime) await(ctx context.Context, id string) (*swarm.Task, error) {
 	var pending time.Time
+	exists := false
 	for {
 		s, err := r.view.since(ctx, time.Now())
 		switch {
@@ -329,6 +330,8 @@ func (r *Runtime) await(ctx context.Context, id string) (*swarm.Task, error) {
 		case err == nil:
 			t := s.tasks[id]
 			switch {
+			case t == nil && exists:
+				return nil, &taskError{"the task was removed"}
 			case t == nil:
 			case t.Status.State == swarm.TaskStateRunning, ran(t):
 				return t, nil
@@ -345,6 +348,7 @@ func (r *Runtime) await(ctx context.Context, id string) (*swarm.Task, error) {
 					return nil, &taskError{t.Status.Err}
 				}
 			}
+			exists = t != nil
 		}
 		if !pause(ctx, startPoll) {
 			return nil, ctx.Err()
