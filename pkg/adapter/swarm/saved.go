@@ -265,7 +265,11 @@ func (r *Runtime) saveFunctions(ctx context.Context, functions []function.Functi
 		switch {
 		case err != nil:
 		case len(text) > maxFunction:
-			err = fmt.Errorf("save the function %s in the swarm: it has %d bytes, and a config has at most %d; the gateway on another node would not have it", fn.Name, len(text), maxFunction)
+			instead := "not have it"
+			if len(of) > 0 {
+				instead = fmt.Sprintf("have version %d of it, the last one that was saved", of[0].number)
+			}
+			err = fmt.Errorf("save the function %s in the swarm: it has %d bytes, and a config has at most %d; the gateway on another node would %s", fn.Name, len(text), maxFunction, instead)
 		case len(of) > 0 && string(of[0].config.Spec.Data) == string(text) && of[0].config.Spec.Labels[labelDir] == fn.Dir:
 			of = of[1:]
 		default:

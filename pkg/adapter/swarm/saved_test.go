@@ -154,3 +154,17 @@ func TestSaveTooLarge(t *testing.T) {
 		t.Errorf("configs %s, want the one of g", got)
 	}
 }
+
+// If a function has become too large for a config, the error says that a successor would have the version before.
+func TestSaveTooLargeLater(t *testing.T) {
+	r, m := gatewayOf(t)
+	state := Saved{Writer: "w", Functions: functions(t, "name: f\nimage: a\n")}
+	if err := r.Save(t.Context(), state); err != nil {
+		t.Fatal(err)
+	}
+	state.Functions[0].Env = map[string]string{"LARGE": strings.Repeat("x", maxFunction)}
+	err := r.Save(t.Context(), state)
+	if got := strings.Join(m.names(), " "); err == nil || !strings.Contains(err.Error(), "another node would have version 1") || got != "gfaas-f-v1" {
+		t.Errorf("error %v, configs %s; want that a gateway on another node would have version 1", err, got)
+	}
+}
