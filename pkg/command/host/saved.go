@@ -143,11 +143,11 @@ func (k *stateKeeper) KeepSaved(ctx context.Context, catalog ports.Catalog, fail
 			waiting, cancel = context.WithTimeout(ctx, saveRetry)
 		}
 		state, err := catalog.Watch(waiting, last)
-		if waiting.Err() != nil {
+		ended := ctx.Err() != nil // before List, which must return the last change
+		if ended || waiting.Err() != nil {
 			state, err = catalog.List(context.WithoutCancel(ctx))
 		}
 		cancel()
-		ended := ctx.Err() != nil
 		if err == nil {
 			limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTime)
 			err = k.runtime.Save(limited, swarm.Saved{Writer: k.writer, Functions: state.Functions, Instances: state.Instances})

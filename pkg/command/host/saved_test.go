@@ -271,3 +271,47 @@ func TestKeepSavedEnds(t *testing.T) {
 		t.Errorf("after another gateway has taken over: got %d saves and %d reports, want one of each", len(r.states), reports)
 	}
 }
+
+// endingContext calls asked after each question whether it has ended.
+type endingContext struct {
+	context.Context
+	asked func()
+}
+
+func (c endingContext) Err() error {
+	defer c.asked()
+	return c.Context.Err()
+}
+
+// watchedCatalog calls returned after each Watch.
+type watchedCatalog struct {
+	*instancetest.FakeCatalog
+	returned func()
+}
+
+func (c watchedCatalog) Watch(ctx context.Context, last ports.Revision) (ports.Listing, error) {
+	defer c.returned()
+	return c.FakeCatalog.Watch(ctx, last)
+}
+
+// TestKeepSavedSavesLastChange checks that a change just before the end is saved, even if KeepSaved has just read the
+// state before it.
+func TestKeepSavedSavesLastChange(t *testing.T) {
+	catalog, r := catalogWith(t, "a-0", "a"), &fakeRuntime{}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	read := false
+	ending := endingContext{ctx, func() {
+		if !read || ctx.Err() != nil {
+			return
+		}
+		if err := catalog.Apply(t.Context(), named("b")...); err != nil {
+			t.Error(err)
+		}
+		stop()
+	}}
+	(&stateKeeper{runtime: r}).KeepSaved(ending, watchedCatalog{catalog, func() { read = true }}, func(err error) { t.Error(err) })
+	if n := len(r.states); n == 0 || r.states[n-1] != "a b" {
+		t.Errorf("saves %q, want the last one of a and b", r.states)
+	}
+}
