@@ -194,6 +194,63 @@ func TestParkForCallerWhoLeft(t *testing.T) {
 	}
 }
 
+// TestPrefetchSupersedesPark checks that memory is on the GPU after a prefetch, although the policy requested its move to
+// the host before, if the shell has not begun that move.
+func TestPrefetchSupersedesPark(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		left bool // the move waits for the end of an unpark, whose caller has left; otherwise the shell is busy
+		want []string
+	}{
+		{"during an unpark", true, []string{"park", "unpark"}},
+		{"the shell is busy", false, []string{"unpark"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				shell := movingShell{moving: make(chan struct{}, 1), moves: new([]string)}
+				d := newDispatcher(t, shell, func(c *Config, _ *Settings) {
+					c.Park, c.Concurrency, c.GPUs = ParkCheckpoint, 1, []GPU{{Name: "sim", Mem: int64(2 * gpu.GiB)}}
+					c.Policy.Policy, c.Policy.Alpha, c.Policy.Prefetch, c.Policy.Swap = "mqfq-sticky", 0, true, true // inactive when idle
+				})
+				f := d.Function("f").definition
+				f.GPUMem = 600 * gpu.MiB
+				g := f
+				g.Name = "g"
+				d.Apply([]function.Function{f, g})
+				if !c.left {
+					shell.moving <- struct{}{}
+				}
+				run(t, d, time.Second) // then the function is inactive
+				synctest.Wait()
+				var left, other, last Attempt
+				if c.left {
+					d.Submit(&left, d.Function("f"), plainCall{})
+					synctest.Wait()
+					left.Abandon()
+				}
+				d.Submit(&other, d.Function("g"), plainCall{})
+				if turn := <-other.Turn(); turn.Refusal != nil {
+					t.Fatal(turn.Refusal)
+				}
+				d.Submit(&last, d.Function("f"), plainCall{}) // it waits for the slot, so the policy prefetches
+				synctest.Wait()
+				if !c.left {
+					<-shell.moving
+				}
+				time.Sleep(10 * time.Second)
+				synctest.Wait()
+				if !slices.Equal(*shell.moves, c.want) {
+					t.Errorf("moves %v, want %v", *shell.moves, c.want)
+				}
+				other.Finish(true)
+				if turn := <-last.Turn(); turn.Refusal != nil || turn.Found != residency.GPUWarm || turn.Starting != 0 {
+					t.Errorf("got %+v, want a gpu-warm call that does not wait for its memory", turn)
+				}
+			})
+		})
+	}
+}
+
 // TestRowsWithBatches checks that the gateway uses a profile row only if its batch reaches the instances, also after the
 // function changes.
 func TestRowsWithBatches(t *testing.T) {

@@ -415,23 +415,28 @@ func (i *Instance) Prefetched(ok bool) {
 	}
 }
 
-// unpark starts moving the instance's memory to the GPU, once. Locked.
+// unpark starts moving the instance's memory to the GPU, once. It cancels a postponed move to the host. Locked.
 func (i *Instance) unpark() {
+	if i.parksNext {
+		i.parksNext = false
+		i.moves--
+	}
 	if !i.unparking {
 		i.unparking = true
 		i.d.shell.Unpark(i)
 	}
 }
 
-// BeginPark reports whether the shell should now park the instance, as the policy requested. If the instance has received
-// a call since, BeginPark ends the request, or postpones it if the caller has left, and returns false.
+// BeginPark reports whether the shell should now park the instance, as the policy requested. If the policy has requested
+// the memory on the GPU since, for a call or ahead of one, BeginPark ends the request, or postpones it if the caller has
+// left, and returns false.
 func (i *Instance) BeginPark() bool {
 	i.d.mu.Lock()
 	defer i.d.mu.Unlock()
 	switch {
 	case i.state == instanceReady && i.parked && !i.unparking:
 		return true
-	case i.unparking && len(i.attempts) == 0:
+	case i.unparking && !i.prefetched && len(i.attempts) == 0:
 		i.postponePark()
 	default:
 		i.endPark(false)
