@@ -456,6 +456,27 @@ func TestBatchDrains(t *testing.T) {
 	}
 }
 
+// TestBatchDrainsAlone: the calls of a batch that the instance refuses while the gateway shuts down are sent again, alone.
+func TestBatchDrainsAlone(t *testing.T) {
+	d := &doubler{arrived: make(chan struct{}, 10), release: make(chan struct{})}
+	w := newWorld(t, d, nil)
+	w.apply(batching(2))
+	answers := make(chan []answer, 1)
+	go func() { answers <- w.together([]string{v1(-1), v1(1)}) }()
+	<-d.arrived
+	w.stop()
+	w.until("the gateway drains", w.dispatcher.Draining.IsSet)
+	close(d.release)
+	got := <-answers
+	if got[0].status != 400 {
+		t.Errorf("the refused call: got %+v, want status 400", got[0])
+	}
+	if p := predictions(t, got[1]); !slices.Equal(p, []float64{2}) {
+		t.Errorf("the other call: got %v, want 2", p)
+	}
+	w.close()
+}
+
 // TestBatchTimeout: the limit on the time until an answer holds for all calls of a batch.
 func TestBatchTimeout(t *testing.T) {
 	d := &doubler{arrived: make(chan struct{}, 1), release: make(chan struct{})}

@@ -40,6 +40,7 @@ type Attempt struct {
 	found       residency.Start // kind of start
 	reason      queue.Reason    // the policy's reason for its dispatch
 	abandoned   bool            // its caller left while its instance was starting
+	accepted    bool            // its calls were accepted before it was submitted, so it runs even if the gateway drains
 	affinity    string          // value of the cookie or header that selects its instance; empty: none
 	session     *session        // the calls with this value, if a header selects the instance
 }
@@ -130,7 +131,7 @@ func (d *Dispatcher) submit(a *Attempt, f *Function, owner Owner, prepare func(n
 	a.d, a.function, a.owner, a.turn = d, f, owner, make(chan Turn, 1)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.policy.closed || d.Draining.IsSet() && a.batch == 0 {
+	if d.policy.closed || d.Draining.IsSet() && !a.accepted {
 		a.refuse(refusal.Ending())
 		return
 	}

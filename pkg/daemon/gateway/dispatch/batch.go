@@ -51,12 +51,16 @@ func (f *Function) queueFull() bool { return f.alone+f.gathered >= f.queue }
 // been admitted. since is the time at which the oldest of them began to wait: the queue timeout counts from then.
 // SubmitBatch also accepts batches while the gateway drains, because their calls arrived before that.
 func (d *Dispatcher) SubmitBatch(a *Attempt, f *Function, owner Owner, since time.Duration) {
-	a.batch = 1
+	a.batch, a.accepted = 1, true
 	d.submit(a, f, owner, func(now time.Duration) *refusal.Error {
 		a.deadline = since + d.cfg.QueueTimeout
 		return nil
 	})
 }
+
+// Accepted records that the attempt's call was accepted before, as a member of a batch. Submit then does not refuse it
+// because the gateway drains. The caller must call it before Submit.
+func (a *Attempt) Accepted() { a.accepted = true }
 
 // Overdue returns by how much a call that began to wait at since has exceeded the queue timeout. The result is negative
 // before the timeout.

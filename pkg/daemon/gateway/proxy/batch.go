@@ -77,6 +77,7 @@ func (c *Call) tryBatch(ctx context.Context, r *http.Request) (answer *http.Resp
 		return nil, false, err
 	}
 	c.p.batches.join(m)
+	c.attempt.Accepted()
 	o := m.wait(ctx)
 	if o.turn.Record != nil || o.turn.Refusal != nil {
 		c.turn = o.turn
