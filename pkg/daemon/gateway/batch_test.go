@@ -275,6 +275,15 @@ func TestBatchAlone(t *testing.T) {
 	w.awaitNoCalls()
 }
 
+// TestBatchHeaderOfFunction: a function cannot set the header Gfaas-Batch of an answer.
+func TestBatchHeaderOfFunction(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Gfaas-Batch", "8") }), nil)
+	w.apply(fn("f"))
+	if a := w.do("POST", "/function/f", "x"); a.status != 200 || a.header["Gfaas-Batch"] != nil {
+		t.Errorf("got %+v, want status 200 without Gfaas-Batch", a)
+	}
+}
+
 // TestBatchKeys: calls with different paths, queries, headers or structures do not share a request.
 func TestBatchKeys(t *testing.T) {
 	d := &doubler{}

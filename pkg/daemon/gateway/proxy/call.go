@@ -658,6 +658,8 @@ func (c *Call) labelAnswer(h http.Header) {
 	c.setCookie(h)
 	if c.batch > 0 {
 		h["Gfaas-Batch"] = []string{strconv.Itoa(c.batch)}
+	} else {
+		delete(h, "Gfaas-Batch") // the instance may be another gateway
 	}
 }
 
