@@ -19,10 +19,10 @@ import (
 type Attempt struct {
 	d        *Dispatcher
 	function *Function
-	owner    Owner
 	turn     chan Turn // has capacity 1
 
 	// Dispatcher.mu guards the rest.
+	owner       Owner
 	id          int64
 	batch       int  // number of calls in its batch; 0 if it is not a batch
 	sentBefore  bool // its batch was sent before, with that number of calls
@@ -352,11 +352,19 @@ func (a *Attempt) Release() {
 // cutIfOn cuts the call if it still runs on i, an instance that has ended.
 func (a *Attempt) cutIfOn(i *Instance) {
 	a.d.mu.Lock()
-	runs := a.state == attemptRuns && a.on == i
+	runs, owner := a.state == attemptRuns && a.on == i, a.owner
 	a.d.mu.Unlock()
 	if runs {
-		a.owner.Cut(ErrDied)
+		owner.Cut(ErrDied)
 	}
+}
+
+// cut cuts the call. The lock must not be held.
+func (a *Attempt) cut(cause error) {
+	a.d.mu.Lock()
+	owner := a.owner // Transfer may replace it
+	a.d.mu.Unlock()
+	owner.Cut(cause)
 }
 
 // cutLater cuts, after lastWords, the calls that still run on an instance that has ended.
@@ -417,6 +425,6 @@ func (d *Dispatcher) Yield() {
 	}
 	d.mu.Unlock()
 	for _, a := range cut {
-		a.owner.Cut(ErrIdle)
+		a.cut(ErrIdle)
 	}
 }

@@ -268,7 +268,7 @@ func (d *Dispatcher) CutAll() {
 	d.mu.Unlock()
 	slices.SortFunc(all, func(a, b *Attempt) int { return cmp.Compare(a.id, b.id) })
 	for _, a := range all {
-		a.owner.Cut(ErrDraining)
+		a.cut(ErrDraining)
 	}
 }
 

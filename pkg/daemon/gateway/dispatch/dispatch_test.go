@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -249,6 +250,36 @@ func TestPrefetchSupersedesPark(t *testing.T) {
 			})
 		})
 	}
+}
+
+// cutCall is the Owner of a call that counts how often it is cut.
+type cutCall struct {
+	plainCall
+	cuts *atomic.Int32
+}
+
+func (c cutCall) Cut(error) { c.cuts.Add(1) }
+
+// TestTransferDuringCut checks that a call can become the owner of an attempt while the dispatcher cuts all calls, and
+// that it is then cut itself.
+func TestTransferDuringCut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDispatcher(t, fakeShell{}, nil)
+		for range 100 {
+			var a Attempt
+			d.Submit(&a, d.Function("f"), plainCall{})
+			<-a.Turn()
+			var cuts atomic.Int32
+			go a.Transfer(cutCall{cuts: &cuts})
+			d.CutAll()
+			synctest.Wait()
+			before := cuts.Load()
+			if d.CutAll(); cuts.Load() != before+1 {
+				t.Fatalf("the new owner was cut %d times by the second CutAll, want once", cuts.Load()-before)
+			}
+			a.Finish(true)
+		}
+	})
 }
 
 // TestRowsWithBatches checks that the gateway uses a profile row only if its batch reaches the instances, also after the
