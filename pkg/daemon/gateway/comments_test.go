@@ -78,6 +78,36 @@ func TestLoadingComments(t *testing.T) {
 	}
 }
 
+// TestLoadingCommentsAreCounted checks that the metrics count the status of a function's error, whatever its body, although
+// the caller gets the error as an event.
+func TestLoadingCommentsAreCounted(t *testing.T) {
+	for _, text := range []string{`{"error":{}}`, "no"} {
+		inVirtualTime(t, text, func(t *testing.T) {
+			l := newLab(t, map[string]behavior{"f 1": {takes: 40 * time.Second}}, nil)
+			l.apply(ver("f", "1", func(f *function.Function) { f.LoadingComments = true }))
+			r := httptest.NewRequest("POST", "/function/f", strings.NewReader(`{"stream":true}`))
+			r.Header.Set("X-Status", "422")
+			r.Header.Set("X-Text", text)
+			l.api.ServeHTTP(httptest.NewRecorder(), r)
+			families, err := l.metrics.Registry.Gather()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var codes []string
+			for _, family := range families {
+				if family.GetName() == "gfaas_requests_total" {
+					for _, m := range family.GetMetric() {
+						codes = append(codes, m.GetLabel()[0].GetValue())
+					}
+				}
+			}
+			if got := strings.Join(codes, " "); got != "422" {
+				t.Errorf("counted the status %q, want 422", got)
+			}
+		})
+	}
+}
+
 // TestLoadingCommentsInQueue checks that a caller gets comments while its call waits in the queue, and
 // the end of the wait as an event.
 func TestLoadingCommentsInQueue(t *testing.T) {

@@ -138,8 +138,12 @@ func (c *Call) toEvents(answer *http.Response) (*http.Response, error) {
 		_ = from.Close()
 		var object struct{ Error json.RawMessage }
 		if err != nil || json.Unmarshal(text, &object) != nil || object.Error == nil {
-			text := strings.Join(strings.Fields(strings.ToValidUTF8(string(text), "")), " ")
-			return nil, c.badAnswer(fmt.Sprintf("it answered %d: %.1000s", answer.StatusCode, text))
+			words := strings.Join(strings.Fields(strings.ToValidUTF8(string(text), "")), " ")
+			e := c.badAnswer(fmt.Sprintf("it answered %d: %.1000s", answer.StatusCode, words))
+			if err != nil {
+				return nil, e
+			}
+			text = e.Body(c.form, c.id)
 		}
 		answer.Body = io.NopCloser(bytes.NewReader(errorEvent(c.path, text)))
 	}

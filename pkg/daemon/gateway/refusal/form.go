@@ -67,8 +67,8 @@ var openAICodes = map[string]string{
 	QueueFull:  "rate_limit_exceeded",
 }
 
-// body returns the body of an answer with the error, including a line feed at its end. id is the ID of the call.
-func (f Form) body(e *Error, id string) []byte {
+// Body returns the body of an answer with the error, including a line feed at its end. id is the ID of the call.
+func (e *Error) Body(f Form, id string) []byte {
 	openAI, anthropic := kind(e.HTTPStatus())
 	var out any
 	switch f {

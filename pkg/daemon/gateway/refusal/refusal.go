@@ -102,7 +102,7 @@ func Ending() *Error {
 
 // Write answers a request with the error, in the given form. id is the ID of the call.
 func (e *Error) Write(w http.ResponseWriter, form Form, id string) {
-	body := form.body(e, id)
+	body := e.Body(form, id)
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
