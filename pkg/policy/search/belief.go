@@ -7,48 +7,57 @@ import (
 )
 
 // prior has the assumptions about functions before any measurement, and the conditions for the end of the
-// search. Sizes are standard deviations of natural logarithms: 0.1 is about 10%. The values were chosen with one
-// half of a set of recorded models and with synthetic functions. None of them is critical: doubling or halving
-// any of them changes the regret after the same number of trials by less than functions differ.
+// search. Standard deviations (SD) are those of natural logarithms: 0.1 is about 10%. The values were chosen with
+// one half of a set of recorded models and with synthetic functions. None of them is critical: if one is doubled or
+// halved, the regret after a given number of trials changes by less than it differs between functions.
 type prior struct {
-	bend, bendSM, bendBatch   float64 // a function's deviation from its curve: size, and length in log SM share and log batch
-	own, ownSM                float64 // each batch size's own deviation (it uses other kernels): size, length in log SM share
-	grain                     float64 // each SM share's own deviation: it is rounded to whole SMs, or to slices with their own memory bandwidth
-	noise                     float64 // each measured time's own deviation
-	headroom, headroomSize    float64 // the objective relative to the least latency: mean, size
-	tail, tailBend, tailNoise float64 // p95 relative to execution time: size of the common part, smooth deviation, own deviation
-	tailQuota, tailQuotaSize  float64 // exponent with which p95 grows as the quota falls: mean, size
-	trust                     float64 // weight of these sizes, in measurements
-	idle                      float64 // a smaller quota counts as better if its efficacy is better by this fraction
-	curves                    int     // number of curves
-	stop                      float64 // fraction of the error that may still be gained when the search ends
-	badFitTrials              int     // after this many trials, half of stop: the function fits the curves badly, and their expectations are less reliable
-	trials                    int     // most trials once the objective is met
-	hopeTrials                int     // fewest trials before the search gives up on the objective
-	hope                      float64 // chance of meeting the objective below which it gives up
+	// A function's smooth deviation from its curve: size, and correlation lengths in log SM share and log batch.
+	curveSD, curveScaleSM, curveScaleBatch float64
+	// Each batch size's deviation, because it uses other kernels: size, and correlation length in log SM share.
+	batchSD, batchScaleSM float64
+	// Each SM share's deviation, because it is rounded to whole SMs, or to slices with their own memory bandwidth.
+	smSD    float64
+	noiseSD float64 // each measured time's deviation
+
+	headroom, headroomSD float64 // log of the objective over the least latency: mean, SD
+
+	// p95 relative to the execution time: SD of the part that all configurations have in common, of the smooth
+	// deviation and of each measured value.
+	tailSD, tailCurveSD, tailNoiseSD float64
+	tailQuota, tailQuotaSD           float64 // exponent with which p95 grows as the quota falls: mean, SD
+
+	priorWeight  float64 // weight of these SDs, as a number of measurements
+	minQuotaGain float64 // a smaller quota counts as better only if its efficacy is higher by this fraction
+	curves       int     // number of curves
+
+	stopFraction float64 // the search ends when the expected gain is below this fraction of the error
+	badFitTrials int     // after more trials, the search ends at half that gain: the function fits the curves badly, and their predictions are less reliable
+	maxTrials    int     // once the objective is met
+	minTrials    int     // before the search gives up on the objective
+	minChance    float64 // the search gives up if the chance of meeting the objective is below
 }
 
 var assumed = prior{
-	bend: 0.1, bendSM: 0.7, bendBatch: 1,
-	own: 0.05, ownSM: 2,
-	grain:    0.02,
-	noise:    0.03,
-	headroom: 0.8, headroomSize: 0.8,
-	tail: 1, tailBend: 0.03, tailNoise: 0.02,
-	tailQuota: 0.7, tailQuotaSize: 0.4,
-	trust: 4, idle: 0.05, curves: 1024,
-	stop: 0.8, badFitTrials: 5, trials: 10, hopeTrials: 5, hope: 0.005,
+	curveSD: 0.1, curveScaleSM: 0.7, curveScaleBatch: 1,
+	batchSD: 0.05, batchScaleSM: 2,
+	smSD:     0.02,
+	noiseSD:  0.03,
+	headroom: 0.8, headroomSD: 0.8,
+	tailSD: 1, tailCurveSD: 0.03, tailNoiseSD: 0.02,
+	tailQuota: 0.7, tailQuotaSD: 0.4,
+	priorWeight: 4, minQuotaGain: 0.05, curves: 1024,
+	stopFraction: 0.8, badFitTrials: 5, maxTrials: 10, minTrials: 5, minChance: 0.005,
 }
 
-// observation is a measurement, as used by the Gaussian process.
+// observation is a measurement in the form that the Gaussian processes use.
 type observation struct {
 	at    int // index into points
 	point point
 	quota float64 // log of the quota
 	time  float64 // log of the execution time in ms
 	tail  float64 // log of p95 over the execution time
-	// Standard deviations that the measurement states; 0: unknown.
-	timeSD, p95SD float64
+	// Standard deviations of time and tail, from the measurement's confidence intervals; 0: unknown.
+	timeSD, tailSD float64
 }
 
 // candidate is a configuration that may be measured, with its properties that do not depend on the curve.
@@ -56,9 +65,9 @@ type candidate struct {
 	config         profile.Config
 	at             int // index into points
 	point          point
-	unit           float64   // logEfficacy at a log time of 0
-	cross          []float64 // covariance of its log time with each observation
-	sd             float64   // of its log time, under each curve
+	offset         float64   // log efficacy plus log time, which is a constant
+	cross          []float64 // covariances of its log time with those of the observations
+	sd             float64   // of its log time, given the observations and a curve that fits as expected
 	tail           normal    // log of p95 over execution time
 	runProbability float64   // chance that it can run
 }
@@ -67,15 +76,16 @@ type candidate struct {
 type hypothesis struct {
 	weight float64
 	spread float64   // factor for the candidates' sd; above 1 for a curve that fits badly
-	mean   []float64 // log time by candidate
-	whole  float64   // log efficacy of the smallest batch on the whole GPU
+	mean   []float64 // mean log time by candidate
+	// wholeGPU is the predicted log efficacy of the smallest batch on the whole GPU.
+	wholeGPU float64
 }
 
 // belief has the weighted predictions of all curves.
 type belief struct {
-	slo        float64 // log of the objective in ms minus the margin; +Inf: none
-	queue      bool    // goodput is compared instead of throughput
-	shift      float64 // log of the ratio of goodput to its prediction
+	slo        float64 // log of the objective in ms, less a margin for the uncertainty of p95; +Inf: none
+	byGoodput  bool    // gains are in goodput instead of throughput
+	shift      float64 // log of the mean ratio of measured to predicted goodput
 	candidates []candidate
 	hypotheses []hypothesis
 }
@@ -83,9 +93,10 @@ type belief struct {
 // normal is a normal distribution.
 type normal struct{ mean, sd float64 }
 
-// widths is half the width of a 95% confidence interval in standard deviations.
-const widths = 1.96
+// ciHalfWidth is half the width of a 95% confidence interval, in standard deviations.
+const ciHalfWidth = 1.96
 
+// observations returns the measurements whose throughput and p95 are known.
 func (f *fast) observations() (all []observation) {
 	for _, r := range f.book.rows {
 		if r.ThroughputRPS <= 0 || r.P95MS <= 0 {
@@ -93,37 +104,40 @@ func (f *fast) observations() (all []observation) {
 		}
 		p := pointOf(r.Config)
 		time := math.Log(1000 * p.batch * r.Quota / r.ThroughputRPS)
-		p95, p95SD := r.P95MS, r.P95CIMS/r.P95MS/widths
+		p95, tailSD := r.P95MS, r.P95CIMS/r.P95MS/ciHalfWidth
 		if f.book.goal.byGoodput() && r.IdleP95MS > 0 {
-			p95, p95SD = r.IdleP95MS, 0
+			p95, tailSD = r.IdleP95MS, 0
 		}
-		all = append(all, observation{f.index[p], p, math.Log(r.Quota), time, math.Log(p95) - time,
-			r.ThroughputCIRPS / r.ThroughputRPS / widths, p95SD})
+		all = append(all, observation{
+			at: f.index[p], point: p, quota: math.Log(r.Quota),
+			time: time, timeSD: r.ThroughputCIRPS / r.ThroughputRPS / ciHalfWidth,
+			tail: math.Log(p95) - time, tailSD: tailSD,
+		})
 	}
 	return all
 }
 
-// infer weighs the curves by the observations and computes their predictions for the candidates. It uses a
-// Gaussian process of unknown size around each curve, so the likelihood of a curve is a Student's t.
+// infer weighs the curves by their likelihood, given the observations, and predicts the log times of the candidates
+// under each. The deviations from a curve are a Gaussian process whose variance is unknown up to a factor, so the
+// likelihood is that of a multivariate Student's t-distribution.
 func (f *fast) infer(configs []profile.Config) *belief {
-	b := &belief{slo: math.Inf(1)}
-	if f.book.goal.SLOMS > 0 {
-		b.slo = math.Log(f.book.goal.SLOMS / (1 + f.book.uncertainty()))
-	}
-	if f.book.goal.byGoodput() {
-		b.slo, b.queue = math.Log(f.book.goal.SLOMS), true
-		b.shift = f.book.shift()
+	b := &belief{slo: math.Inf(1), byGoodput: f.book.goal.byGoodput()}
+	switch slo := f.book.goal.SLOMS; {
+	case b.byGoodput:
+		b.slo, b.shift = math.Log(slo), f.book.shift()
+	case slo > 0:
+		b.slo = math.Log(slo / (1 + f.book.uncertainty()))
 	}
 	all := f.observations()
 	times := factor(covariance(all, func(x, y observation) float64 { return timeCov(x.point, y.point) },
-		func(x observation) float64 { return math.Hypot(assumed.noise, x.timeSD) }))
+		func(x observation) float64 { return math.Hypot(assumed.noiseSD, x.timeSD) }))
 	f.addCandidates(b, configs, all, times)
-	f.setTails(b, all)
-	whole := candidate{at: f.wholeGPU, point: f.points[f.wholeGPU]}
-	whole.cross = crossTime(whole.point, all)
+	b.setTails(all)
+	wholeGPU := f.points[f.wholeGPU]
+	wholeCross := crossTime(wholeGPU, all)
 
 	maxLog := math.Inf(-1)
-	logs := make([]float64, len(f.curves))
+	logs := make([]float64, len(f.curves)) // log likelihoods
 	weights := make([][]float64, len(f.curves))
 	spread := make([]float64, len(f.curves))
 	n := float64(len(all))
@@ -134,8 +148,8 @@ func (f *fast) infer(configs []profile.Config) *belief {
 		}
 		weights[k] = times.solve(residuals)
 		misfit := dot(residuals, weights[k])
-		spread[k] = math.Sqrt((assumed.trust + misfit) / (assumed.trust + n))
-		logs[k] = -(assumed.trust + n) * math.Log(spread[k])
+		spread[k] = math.Sqrt((assumed.priorWeight + misfit) / (assumed.priorWeight + n))
+		logs[k] = -(assumed.priorWeight + n) * math.Log(spread[k])
 		maxLog = max(maxLog, logs[k])
 	}
 	sum := 0.0
@@ -150,7 +164,7 @@ func (f *fast) infer(configs []profile.Config) *belief {
 		for i, c := range b.candidates {
 			h.mean[i] = f.expect(b, k, c.at) + dot(c.cross, weights[k])
 		}
-		h.whole = logEfficacy(whole.point, f.expect(b, k, whole.at)+dot(whole.cross, weights[k]))
+		h.wholeGPU = logEfficacy(wholeGPU, f.expect(b, k, f.wholeGPU)+dot(wholeCross, weights[k]))
 		b.hypotheses = append(b.hypotheses, h)
 	}
 	for i := range b.hypotheses {
@@ -159,8 +173,9 @@ func (f *fast) infer(configs []profile.Config) *belief {
 	return b
 }
 
-// expect returns the log time of a point under a curve before any observation. The objective is expected to
-// leave some room over the fastest configuration.
+// expect returns the log time that the curve with index k predicts, before any observation, for the point with
+// index at. A curve is known only up to a factor. With an objective, the factor is such that the curve's least
+// latency is below the objective by the expected headroom.
 func (f *fast) expect(b *belief, k, at int) float64 {
 	t := f.time[k][at] - f.minTime[k]
 	if !math.IsInf(b.slo, 1) {
@@ -169,24 +184,24 @@ func (f *fast) expect(b *belief, k, at int) float64 {
 	return t
 }
 
-// addCandidates adds the candidates, with the properties of their log times.
+// addCandidates adds the configurations to b as candidates, without their tails.
 func (f *fast) addCandidates(b *belief, configs []profile.Config, all []observation, times cholesky) {
 	for _, config := range configs {
 		c := candidate{config: config, point: pointOf(config)}
-		c.unit = logEfficacy(c.point, 0)
+		c.offset = logEfficacy(c.point, 0)
 		c.at = f.index[c.point]
 		c.cross = crossTime(c.point, all)
 		c.runProbability = f.book.runProbability(config)
-		residual := timeCov(c.point, c.point) - dot(c.cross, times.solve(c.cross))
-		c.sd = math.Sqrt(max(residual, 0) + assumed.noise*assumed.noise)
+		variance := timeCov(c.point, c.point) - dot(c.cross, times.solve(c.cross))
+		c.sd = math.Sqrt(max(variance, 0) + assumed.noiseSD*assumed.noiseSD)
 		b.candidates = append(b.candidates, c)
 	}
 }
 
-// setTails sets the candidates' tails.
-func (f *fast) setTails(b *belief, all []observation) {
+// setTails predicts the candidates' tails by a second Gaussian process, which is the same for all curves.
+func (b *belief) setTails(all []observation) {
 	tails := factor(covariance(all, func(x, y observation) float64 { return tailCov(x.point, x.quota, y.point, y.quota) },
-		func(x observation) float64 { return math.Hypot(assumed.tailNoise, x.p95SD) }))
+		func(x observation) float64 { return math.Hypot(assumed.tailNoiseSD, x.tailSD) }))
 	residuals := make([]float64, len(all))
 	for i, x := range all {
 		residuals[i] = x.tail + assumed.tailQuota*x.quota
@@ -199,8 +214,8 @@ func (f *fast) setTails(b *belief, all []observation) {
 		for j, x := range all {
 			cross[j] = tailCov(c.point, q, x.point, x.quota)
 		}
-		residual := tailCov(c.point, q, c.point, q) - dot(cross, tails.solve(cross))
-		c.tail = normal{dot(cross, weight) - assumed.tailQuota*q, math.Sqrt(max(residual, 0) + assumed.tailNoise*assumed.tailNoise)}
+		variance := tailCov(c.point, q, c.point, q) - dot(cross, tails.solve(cross))
+		c.tail = normal{dot(cross, weight) - assumed.tailQuota*q, math.Sqrt(max(variance, 0) + assumed.tailNoiseSD*assumed.tailNoiseSD)}
 	}
 }
 
@@ -217,6 +232,7 @@ func covariance(all []observation, of func(x, y observation) float64, noise func
 	return a
 }
 
+// crossTime returns the covariances of the log time of a point with those of the observations.
 func crossTime(p point, all []observation) []float64 {
 	cross := make([]float64, len(all))
 	for i, x := range all {
@@ -225,24 +241,27 @@ func crossTime(p point, all []observation) []float64 {
 	return cross
 }
 
+// timeCov returns the covariance of the log times of two points, before any observation.
 func timeCov(a, b point) float64 {
-	v := square(assumed.headroomSize) + square(assumed.bend)*correlation(a, b)
+	v := square(assumed.headroomSD) + square(assumed.curveSD)*correlation(a, b)
 	if a.sm == b.sm {
-		v += square(assumed.grain)
+		v += square(assumed.smSD)
 	}
 	if a.batch == b.batch {
-		v += square(assumed.own) * math.Exp(-square(math.Log(a.sm/b.sm)/assumed.ownSM)/2)
+		v += square(assumed.batchSD) * math.Exp(-square(math.Log(a.sm/b.sm)/assumed.batchScaleSM)/2)
 	}
 	return v
 }
 
+// tailCov returns the covariance of the tails of two points at the log quotas qa and qb, before any observation.
 func tailCov(a point, qa float64, b point, qb float64) float64 {
-	return square(assumed.tail) + square(assumed.tailBend)*correlation(a, b) + square(assumed.tailQuotaSize)*qa*qb
+	return square(assumed.tailSD) + square(assumed.tailCurveSD)*correlation(a, b) + square(assumed.tailQuotaSD)*qa*qb
 }
 
-// correlation returns how similar two points are: 1 for the same point, 0 for points far apart.
+// correlation returns the correlation of a smooth deviation at two points: 1 at the same point, near 0 at points far
+// apart.
 func correlation(a, b point) float64 {
-	return math.Exp(-(square(math.Log(a.sm/b.sm)/assumed.bendSM) + square(math.Log(a.batch/b.batch)/assumed.bendBatch)) / 2)
+	return math.Exp(-(square(math.Log(a.sm/b.sm)/assumed.curveScaleSM) + square(math.Log(a.batch/b.batch)/assumed.curveScaleBatch)) / 2)
 }
 
 func square(x float64) float64 { return x * x }
@@ -305,15 +324,16 @@ func priorCurves() []curve {
 	return curves
 }
 
-// singleAt spreads single over a part of the curves; for the others it is 1.
+// singleAt returns a curve's single: 1 for most curves, spread around 1 for the others.
 func singleAt(fraction float64) float64 {
-	const odd = 0.4
-	if fraction >= odd {
+	const differ = 0.4 // fraction of the curves
+	if fraction >= differ {
 		return 1
 	}
-	return logBetween(0.5, 1.3, fraction/odd)
+	return logBetween(0.5, 1.3, fraction/differ)
 }
 
+// logBetween interpolates between low and high on a logarithmic scale.
 func logBetween(low, high, fraction float64) float64 { return low * math.Pow(high/low, fraction) }
 
 // halton returns the nth number of the Halton sequence of a base. The numbers are evenly spread in (0, 1), and
@@ -370,6 +390,7 @@ func (l cholesky) solve(y []float64) []float64 {
 	return x
 }
 
+// dot returns the scalar product of two vectors.
 func dot(a, b []float64) (sum float64) {
 	for i := range a {
 		sum += a[i] * b[i]
@@ -377,11 +398,11 @@ func dot(a, b []float64) (sum float64) {
 	return sum
 }
 
-// expectedBelow returns the mean of (from − y), counted only for y < to, for a normal y. It is not negative if
-// to <= from.
+// expectedBelow returns the expectation of from − y for y < to, and of 0 otherwise, where y is normally distributed
+// and to is at most from.
 func expectedBelow(from, to, mean, sd float64) float64 {
 	z := (to - mean) / sd
-	if z < -5 { // less than a ten-millionth
+	if z < -5 { // a probability below 3e-7
 		return 0
 	}
 	density := math.Exp(-z*z/2) / math.Sqrt(2*math.Pi)

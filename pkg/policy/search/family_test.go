@@ -121,8 +121,8 @@ func TestFastIsNearOptimumOnUnassumedCurves(t *testing.T) {
 				s.add(t, "fast", rows, 1.5)
 				s.add(t, "fast", rows, 3)
 			}
-			if mean, most := mean(s.trials), slices.Max(s.trials); mean > 9 || most > float64(assumed.trials) {
-				t.Errorf("got %.1f trials on average and %v at most, want at most 9 and %v", mean, most, assumed.trials)
+			if mean, most := mean(s.trials), slices.Max(s.trials); mean > 9 || most > float64(assumed.maxTrials) {
+				t.Errorf("got %.1f trials on average and %v at most, want at most 9 and %v", mean, most, assumed.maxTrials)
 			}
 			if m, mean := quantile(s.regret, 0.5), mean(s.regret); m > 0.03 || mean > 0.06 {
 				t.Errorf("got a regret of %.3f at the median and %.3f on average, want at most 0.03 and 0.06", m, mean)

@@ -119,7 +119,7 @@ func (f *fast) best() (row profile.Row, ok bool) {
 func (f *fast) bestBy(meets func(profile.Row) bool) (profile.Row, bool) {
 	best, ok := f.book.bestBy(meets)
 	worth := func(r profile.Row) float64 { return f.book.goal.ranked(r).Efficacy() }
-	threshold := (1 - assumed.idle) * worth(best)
+	threshold := (1 - assumed.minQuotaGain) * worth(best)
 	for _, r := range f.book.rows {
 		if ok && pointOf(r.Config) == pointOf(best.Config) && r.Quota > best.Quota && meets(r) && worth(r) > threshold {
 			best = r
@@ -182,11 +182,11 @@ func (f *fast) outlook() outlook {
 	chance, rps := b.outcome(top)
 	switch {
 	case met:
-		o.done = f.converged(o.gain) || len(f.book.rows) >= assumed.trials
+		o.done = f.converged(o.gain) || len(f.book.rows) >= assumed.maxTrials
 		o.reason = fmt.Sprintf("the expected gain over %s requests/s per GPU is %s%%, and %s%% in this configuration", num(best.Efficacy()), percent(o.gain), percent(math.Expm1(gains[top])))
 	default:
 		_, measured := f.best()
-		o.done = measured && len(f.book.rows) >= assumed.trials || len(f.book.rows) >= assumed.hopeTrials && b.feasibilityChance() < assumed.hope
+		o.done = measured && len(f.book.rows) >= assumed.maxTrials || len(f.book.rows) >= assumed.minTrials && b.feasibilityChance() < assumed.minChance
 		o.reason = "no measured configuration meets the objective yet, and this one has the largest expected gain"
 	}
 	o.reason += fmt.Sprintf(": about %s requests/s", num(rps*o.candidate.config.Quota))
@@ -198,7 +198,7 @@ func (f *fast) outlook() outlook {
 
 // converged reports whether the remaining gain is too small for another trial.
 func (f *fast) converged(gain float64) bool {
-	stop := assumed.stop * f.book.goal.errorLimit()
+	stop := assumed.stopFraction * f.book.goal.errorLimit()
 	if len(f.book.rows) > assumed.badFitTrials {
 		stop /= 2
 	}
@@ -212,8 +212,8 @@ func (b *belief) gains(incumbent float64, met bool) (each []float64, best float6
 	each = make([]float64, len(b.candidates))
 	for _, h := range b.hypotheses {
 		if !met {
-			incumbent = h.whole
-			if b.queue {
+			incumbent = h.wholeGPU
+			if b.byGoodput {
 				incumbent += firstLogFraction + b.shift
 			}
 		}
@@ -231,10 +231,10 @@ func (b *belief) gains(incumbent float64, met bool) (each []float64, best float6
 // gain returns the log efficacy that a candidate is expected to add to the incumbent's under one hypothesis;
 // outcomes that miss the objective add nothing. It integrates over the tail with three points.
 func (b *belief) gain(c candidate, h hypothesis, i int, incumbent float64) float64 {
-	if b.queue {
+	if b.byGoodput {
 		return b.gainUnderLoad(c, h.mean[i], c.sd*h.spread, incumbent)
 	}
-	from := c.unit - incumbent
+	from := c.offset - incumbent
 	at := func(x float64) float64 {
 		return expectedBelow(from, min(from, b.slo-c.tail.mean-x*c.tail.sd), h.mean[i], c.sd*h.spread)
 	}

@@ -61,7 +61,7 @@ func (b *belief) gainUnderLoad(c candidate, mean, sd, incumbent float64) float64
 	hopeful := buffer[:0]
 	for _, s := range steps {
 		log := mean + s.z*sd
-		if gain := c.unit - log; gain+b.shift-incumbent > 0 {
+		if gain := c.offset - log; gain+b.shift-incumbent > 0 {
 			hopeful = append(hopeful, struct{ time, gain, weight float64 }{math.Exp(log), gain, s.weight})
 		}
 	}

@@ -123,7 +123,7 @@ func TestFastChoosesBestMeasuredGoodput(t *testing.T) {
 		switch {
 		case choice.OK != (best > 0):
 			t.Fatalf("got a choice: %v, want one: %v, since the best goodput per GPU is %v: %s", choice.OK, best > 0, best, choice.Reason)
-		case choice.OK && goal.ranked(choice.Row).Efficacy() < best*(1-maxNoise-assumed.idle):
+		case choice.OK && goal.ranked(choice.Row).Efficacy() < best*(1-maxNoise-assumed.minQuotaGain):
 			t.Fatalf("got the choice %+v, want a goodput per GPU close to the best, %v", choice.Row, best)
 		case strings.Contains(choice.Reason, "NaN"):
 			t.Fatalf("got the reason %q for the choice, want none with NaN", choice.Reason)

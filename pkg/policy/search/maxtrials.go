@@ -27,7 +27,7 @@ func MaxTrials(name string, s Space, goal Goal) (likely, surely int, err error) 
 		likely = len(newGPUlet(b).(gpulet).trial)
 		surely = likely
 	case "fast":
-		likely = assumed.trials
+		likely = assumed.maxTrials
 		if goal.CheckQuota {
 			var quotas []float64
 			for _, c := range b.open {

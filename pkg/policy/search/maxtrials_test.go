@@ -64,7 +64,7 @@ func TestMaxTrialsHolds(t *testing.T) {
 		for c, ok := s.Next(); ok; c, ok = s.Next() {
 			row := profile.Row{Config: c, ThroughputRPS: rapid.Float64Range(0.1, 1000).Draw(t, "rps"), P95MS: rapid.Float64Range(1, 1000).Draw(t, "p95"), Samples: 100}
 			trials++
-			met = met || trials <= assumed.trials && goal.Meets(row)
+			met = met || trials <= assumed.maxTrials && goal.Meets(row)
 			s.Record(c, row, true)
 		}
 		if trials > surely || met && trials > likely {

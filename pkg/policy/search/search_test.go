@@ -189,7 +189,7 @@ func TestChoiceProperty(t *testing.T) {
 		}
 		best, tolerance := 0.0, rounding*1.01
 		if name == "fast" {
-			tolerance = assumed.idle + rounding
+			tolerance = assumed.minQuotaGain + rounding
 		}
 		for _, one := range trials {
 			if one.ok && goal.Meets(one.row) {
