@@ -10,9 +10,10 @@ import (
 // TestLimitOnPTXOfModules checks that the modules of an executor are limited by the total length of their
 // PTX. The least recently used are unloaded first, but none that the current job uses.
 func TestLimitOnPTXOfModules(t *testing.T) {
-	const size, limit = 16 << 20, maxPTX / (16 << 20) // length of a module, and how many fit
+	const size = 16 << 20       // length of a module's PTX
+	const limit = maxPTX / size // number of modules that fit
 	w := (&device{}).newWorker(nil, nil)
-	blank := strings.Repeat(" ", size-1)
+	blank := strings.Repeat(" ", size-1) // pads a name of one letter to that length
 	link := func(name string) (j job.Job) {
 		w.turn++
 		w.link(name+blank, &j)
@@ -26,10 +27,12 @@ func TestLimitOnPTXOfModules(t *testing.T) {
 	link("a") // so that b is the least recently used
 	b := w.modules[moduleKey("b"+blank)].number
 	if j := link("A"); len(j.Load) != 1 || len(j.Unload) != 1 || j.Unload[0] != b || j.Load[0].Number != b || w.ptx != maxPTX {
-		t.Errorf("one module more: got a job that loads %d modules and unloads %v, and %d bytes of PTX; want 1, [%d] and %d", len(j.Load), j.Unload, w.ptx, b, maxPTX)
+		t.Errorf("one module more than fits: got a job that loads %d modules and unloads %v, and %d bytes of PTX; want 1, [%d] and %d", len(j.Load), j.Unload, w.ptx, b, maxPTX)
 	}
+	// A job that uses two modules more than fit. One of them, A, is loaded already, and the others replace
+	// all that this job does not use.
 	w.turn++
-	var j job.Job // a job that uses more than the limit
+	var j job.Job
 	for i := range limit + 2 {
 		w.link(string(rune('A'+i))+blank, &j)
 	}
@@ -41,6 +44,6 @@ func TestLimitOnPTXOfModules(t *testing.T) {
 		w.forget(key)
 	}
 	if w.ptx != 0 {
-		t.Errorf("no module is loaded: got %d bytes of PTX, want 0", w.ptx)
+		t.Errorf("after all modules were unloaded: got %d bytes of PTX, want 0", w.ptx)
 	}
 }

@@ -2,7 +2,7 @@ package token
 
 import "github.com/gfaas/gfaas/pkg/reason"
 
-// Codes of Grant, Revoke and waits under multi-token.
+// Codes of Grant, Revoke and waiting clients under multi-token.
 const (
 	belowRequest   reason.Code = "below-request"
 	owesTime       reason.Code = "owes-time"
@@ -27,7 +27,7 @@ const (
 	notDraining   reason.Code = "not-draining"
 )
 
-// Codes of Grant, Revoke, Budget and waits under introspective.
+// Codes of Grant, Revoke, Budget and waiting clients under introspective.
 const (
 	byTokens           reason.Code = "by-tokens"
 	metered            reason.Code = "metered"
@@ -89,7 +89,7 @@ var Reasons = reason.Table{
 	reason.Doc(trialEnd, "a measurement ends"),
 }
 
-// leaseParams appends the parameters of a lease that another client might have had.
+// leaseParams appends the parameters that explain why the lease did not go to the next waiting process.
 func leaseParams(params ...string) []string {
 	return append(params, "beside", "number of the waiting process that is next in order, if there are enough SMs for both at the same time",
 		"passes", "number of the waiting process that is next in order, if the lease ends before enough SMs are free for it", "fits_in_ms", "time until enough SMs are free for the process in `passes`")

@@ -10,23 +10,22 @@ import (
 	"github.com/gfaas/gfaas/pkg/transcript"
 )
 
-// TestTranscripts replays testdata/*.txt. A line is a time and an event; the indented lines below it
-// are the scheduler's actions.
+// TestTranscripts replays testdata/*.txt. A line is a time and an event (see parseEvent); the indented
+// lines below it are the scheduler's actions. After a line that ends with a question mark, the state of
+// all clients follows.
 func TestTranscripts(t *testing.T) {
-	transcript.Test(t, "testdata/*.txt", play)
+	transcript.Test(t, "testdata/*.txt", func(text string) (string, error) { return play(Config{}, text) })
 }
 
 // TestPaperTranscripts replays testdata/paper/*.txt, in the published order.
 func TestPaperTranscripts(t *testing.T) {
 	transcript.Test(t, "testdata/paper/*.txt", func(text string) (string, error) {
-		return playWith(Config{Settings: Settings{GrantOrder: OrderPaper}}, text)
+		return play(Config{Settings: Settings{GrantOrder: OrderPaper}}, text)
 	})
 }
 
 // play runs a transcript and prints it with the actual actions.
-func play(text string) (string, error) { return playWith(Config{}, text) }
-
-func playWith(c Config, text string) (string, error) {
+func play(c Config, text string) (string, error) {
 	s := newMultiToken(c, 0)
 	return transcript.Lines(text, func(line string) (did []string, err error) {
 		at, ev, err := parseEvent(line)
@@ -39,12 +38,13 @@ func playWith(c Config, text string) (string, error) {
 		if strings.HasSuffix(line, "?") {
 			all := s.Snapshot()
 			for _, c := range all.Clients {
+				of := all.Instance(c.Instance)
 				owed := ""
-				if o := all.Instance(c.Instance).Owed; o > 0 {
-					owed = fmt.Sprintf(" owed %v", o)
+				if of.Owed > 0 {
+					owed = fmt.Sprintf(" owed %v", of.Owed)
 				}
 				did = append(did, fmt.Sprintf("= client %v of %s %v used %.3f debt %v%s: %s",
-					c.Client, c.Instance, c.State, c.Used, all.Instance(c.Instance).Debt, owed, c.Reason))
+					c.Client, c.Instance, c.State, c.Used, of.Debt, owed, c.Reason))
 			}
 		}
 		return did, nil
@@ -65,16 +65,8 @@ func describe(a Action) string {
 
 // parseEvent parses a line such as `10ms request 1`.
 func parseEvent(line string) (at time.Duration, ev Event, err error) {
-	var when, verb, rest string
-	line = strings.TrimSuffix(line, "?")
-	parts := strings.SplitN(strings.TrimSpace(line), " ", 3)
-	when = parts[0]
-	if len(parts) > 1 {
-		verb = parts[1]
-	}
-	if len(parts) > 2 {
-		rest = parts[2]
-	}
+	when, event, _ := strings.Cut(strings.TrimSpace(strings.TrimSuffix(line, "?")), " ")
+	verb, rest, _ := strings.Cut(event, " ")
 	if at, err = time.ParseDuration(when); err != nil {
 		return 0, nil, err
 	}
@@ -92,13 +84,12 @@ func parseEvent(line string) (at time.Duration, ev Event, err error) {
 		return at, Request{id}, err
 	case "return":
 		var lease uint32
-		var used, more string
-		_, err = fmt.Sscanf(rest, "%d lease %d used %s %s", &id, &lease, &used, &more)
-		d, bad := time.ParseDuration(used)
-		if err == nil {
-			err = bad
+		var used, next string // next is "more" if the client requests the GPU again at once, or else "idle"
+		if _, err = fmt.Sscanf(rest, "%d lease %d used %s %s", &id, &lease, &used, &next); err != nil {
+			return 0, nil, err
 		}
-		return at, Return{id, lease, d, more == "more"}, err
+		d, err := time.ParseDuration(used)
+		return at, Return{id, lease, d, next == "more"}, err
 	case "ending":
 		var lease uint32
 		var remaining string
@@ -161,9 +152,10 @@ func parseInstance(text string) (a AddInstance, err error) {
 }
 
 // TestIntrospectiveTranscripts replays testdata/introspective/*.txt, which have the same format as
-// the multi-token transcripts. In addition, an instance may have `slo 50ms` or `slo 50ms llm`, and `40ms..100ms 1 +2 +80, 2 +5 +500` stands for periods of
-// 5 ms in each of which the clients launch these numbers of kernels and blocks. For such periods,
-// only the last actions and the changes of phases are printed.
+// the multi-token transcripts. In addition, an instance may have `kind training`, `slo 50ms` and `llm`,
+// in this order. The line `40ms..100ms 1 +2 +80, 2 +5 +500` stands for periods of 5 ms, in each of
+// which client 1 launches 2 kernels with 80 blocks, and client 2 launches 5 kernels with 500 blocks. Of
+// the budgets in such periods, only those of the last one are printed, and of the phases only changes.
 func TestIntrospectiveTranscripts(t *testing.T) {
 	transcript.Test(t, "testdata/introspective/*.txt", func(text string) (string, error) {
 		s := &script{s: newIntrospective(Config{}, published, 0), phase: map[string]string{}, counts: map[ClientID]*Sample{}}
@@ -174,9 +166,9 @@ func TestIntrospectiveTranscripts(t *testing.T) {
 // script is a transcript in replay.
 type script struct {
 	s      *introspective
-	output []string          // output for the current line
-	phase  map[string]string // the last printed phase of each instance
-	counts map[ClientID]*Sample
+	output []string             // output for the current line
+	phase  map[string]string    // the last printed phase of each instance
+	counts map[ClientID]*Sample // launches and blocks of each client so far
 }
 
 func (s *script) play(text string) (string, error) {
@@ -198,6 +190,7 @@ func (s *script) printf(format string, args ...any) {
 	s.output = append(s.output, fmt.Sprintf(format, args...))
 }
 
+// line plays one line.
 func (s *script) line(line string) error {
 	when, rest, _ := strings.Cut(line, " ")
 	if from, to, span := strings.Cut(when, ".."); span {
@@ -267,13 +260,17 @@ func (s *script) phases(at time.Duration) {
 	}
 }
 
-func (s *script) step(at time.Duration, ev Event, print bool) {
+// step sends an event and prints the actions: the budgets only if printBudgets is true, and no wake-ups
+// at the end of a period.
+func (s *script) step(at time.Duration, ev Event, printBudgets bool) {
 	for _, a := range s.s.Step(at, []Event{ev}, nil) {
 		switch a := a.(type) {
 		case Budget:
-			if print && a.Blocks == Unlimited {
+			switch {
+			case !printBudgets:
+			case a.Blocks == Unlimited:
 				s.printf("budget %v unlimited", a.Client)
-			} else if print {
+			default:
 				s.printf("budget %v %d: %+d", a.Client, a.Blocks, int64(a.Blocks-s.s.find(a.Client).blocks))
 			}
 		case WakeAt:
