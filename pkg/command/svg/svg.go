@@ -73,14 +73,24 @@ func (d *Drawing) Path(parts ...any) string {
 	return b.String()
 }
 
-// Marker returns the path of the i-th of four marker shapes at x, y, with a width of about 6 times size.
-func (d *Drawing) Marker(i int, x, y, size float64) string {
-	switch r := 3 * size; i % 4 {
-	case 0:
+// Shapes of markers.
+const (
+	Circle = iota
+	Square
+	Triangle
+	Diamond
+	shapes // their number
+)
+
+// Marker returns the path of a marker at x, y, with a width of about 6 times size. The shape is taken modulo the
+// number of shapes.
+func (d *Drawing) Marker(shape int, x, y, size float64) string {
+	switch r := 3 * size; shape % shapes {
+	case Circle:
 		return d.Path("M", x-r, " ", y, "a", r, " ", r, " 0 1 0 ", 2*r, " 0a", r, " ", r, " 0 1 0 ", -2*r, " 0z")
-	case 1:
+	case Square:
 		return d.Path("M", x-0.9*r, " ", y-0.9*r, "h", 1.8*r, "v", 1.8*r, "h", -1.8*r, "z")
-	case 2:
+	case Triangle:
 		return d.Path("M", x, " ", y-1.27*r, "l", 1.2*r, " ", 2.07*r, "h", -2.4*r, "z")
 	default:
 		return d.Path("M", x, " ", y-1.27*r, "l", 1.27*r, " ", 1.27*r, "l", -1.27*r, " ", 1.27*r, "l", -1.27*r, " ", -1.27*r, "z")

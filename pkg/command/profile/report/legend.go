@@ -10,7 +10,7 @@ import (
 // legend is a list of symbols with their meaning.
 type legend struct{ svg.Drawing }
 
-// entry adds a symbol, which draw draws in an area of 26 × 14 pixels, and its meaning.
+// entry adds a symbol, which draw draws in an area of 26 × 14 pixels with the centre (13, 7), and its meaning.
 func (l *legend) entry(meaning string, draw func(b *svg.Drawing)) {
 	l.WriteString("<span>")
 	l.Open("svg", "width", 26, "height", 14, "aria-hidden", "true")
@@ -20,17 +20,17 @@ func (l *legend) entry(meaning string, draw func(b *svg.Drawing)) {
 	l.WriteString("</span>")
 }
 
-// stroke returns a function that draws a line of a class.
+// stroke returns a function that draws a path with a class of the style sheet.
 func stroke(class, path string) func(b *svg.Drawing) {
 	return func(b *svg.Drawing) { b.Add("path", "class", class, "d", path) }
 }
 
-// mark returns a function that draws a marker of a class (see svg.Drawing.Marker).
-func mark(class string, kind int) func(b *svg.Drawing) {
-	return func(b *svg.Drawing) { b.Add("path", "class", class, "d", b.Marker(kind, 13, 7, 1.2)) }
+// mark returns a function that draws a marker of a shape, with a class of the style sheet.
+func mark(class string, shape int) func(b *svg.Drawing) {
+	return func(b *svg.Drawing) { b.Add("path", "class", class, "d", b.Marker(shape, 13, 7, 1.2)) }
 }
 
-// ring draws the symbol of the chosen configuration and of the goodput.
+// ring draws the ring around the chosen configuration or around the goodput.
 func ring(b *svg.Drawing) { b.Add("circle", "class", "chosen", "cx", 13, "cy", 7, "r", 5) }
 
 func (l *legend) html() template.HTML { return template.HTML(l.String()) }
@@ -53,14 +53,14 @@ func (s Section) curveKey() template.HTML {
 // loadKey returns the legend of the charts of latency over load.
 func (v sectionView) loadKey() template.HTML {
 	var l legend
-	l.entry("p95 of single requests at rest", mark("within", 3))
+	l.entry("p95 of single requests at rest", mark("within", svg.Diamond))
 	l.entry("goodput", ring)
 	l.entry("objective", stroke("slo", "M0 7H26"))
 	l.entry("measured throughput", stroke("most", "M13 0V14"))
 	l.entry("model: queue with this latency at rest and this goodput", stroke("queue", "M0 7H26"))
 	if v.Tried {
-		l.entry("trial within the objective", mark("within", 0))
-		l.entry("trial that missed it (at the upper edge: more than 5% of the requests failed)", mark("over", 2))
+		l.entry("trial within the objective", mark("within", svg.Circle))
+		l.entry("trial that missed it (at the upper edge: more than 5% of the requests failed)", mark("over", svg.Triangle))
 	}
 	return l.html()
 }

@@ -73,7 +73,7 @@ func (s Section) load(r profile.Row) string {
 		p.line(b, "queue", "model: a queue with this latency at rest and this goodput", p.queue(r)...)
 	}
 	if r.IdleP95MS > 0 {
-		b.AddTitled("path", fmt.Sprintf("single requests at rest: p95 %s ms", number.Metric(r.IdleP95MS)), "class", "within", "d", b.Marker(3, p.x(0), p.y(r.IdleP95MS), 1.2))
+		b.AddTitled("path", fmt.Sprintf("single requests at rest: p95 %s ms", number.Metric(r.IdleP95MS)), "class", "within", "d", b.Marker(svg.Diamond, p.x(0), p.y(r.IdleP95MS), 1.2))
 	}
 	for _, t := range trials {
 		p.trial(b, t)
@@ -134,9 +134,9 @@ func (p plot) queue(r profile.Row) (points [][2]float64) {
 // trial draws a trial as a point with the confidence interval of its p95. A trial without a p95 appears
 // at the upper edge.
 func (p plot) trial(b *svg.Drawing, t profile.Trial) {
-	class, kind := "within", 0
+	class, shape := "within", svg.Circle
 	if t.P95MS == 0 || t.P95MS > t.SLOMS {
-		class, kind = "over", 2
+		class, shape = "over", svg.Triangle
 	}
 	tooltip := fmt.Sprintf("trial at %s requests/s: %d of %d requests missed %s ms", number.Metric(t.OfferedRPS), t.Misses, t.Samples, number.Metric(t.SLOMS))
 	ms := math.Exp(p.high)
@@ -148,5 +148,5 @@ func (p plot) trial(b *svg.Drawing, t profile.Trial) {
 			p.line(b, "spread", "", [2]float64{t.OfferedRPS, ms - half}, [2]float64{t.OfferedRPS, min(ms+half, math.Exp(p.high))})
 		}
 	}
-	b.AddTitled("path", tooltip, "class", class, "d", b.Marker(kind, p.x(t.OfferedRPS), p.y(ms), 1.2))
+	b.AddTitled("path", tooltip, "class", class, "d", b.Marker(shape, p.x(t.OfferedRPS), p.y(ms), 1.2))
 }

@@ -43,7 +43,7 @@ func SVG(title string, rows []Row) string {
 	d.AddText("text", title, "x", margin, "y", margin+8, "font-size", 15, "font-weight", "bold")
 	d.Add("rect", "x", margin, "y", margin+18, "width", 18, "height", 10, "fill", oursColour)
 	d.AddText("text", "ours", "x", margin+24, "y", margin+27)
-	d.Add("path", "d", d.Marker(3, margin+76, margin+23, 1.6), "fill", theirsColour)
+	d.Add("path", "d", d.Marker(svg.Diamond, margin+76, margin+23, 1.6), "fill", theirsColour)
 	d.AddText("text", "published", "x", margin+86, "y", margin+27)
 	d.WriteByte('\n')
 	y := float64(margin + legend)
@@ -91,7 +91,7 @@ func drawRow(d *svg.Drawing, a axis, r Row, y float64) {
 		d.Add("line", "x1", a.x(marks[0]), "x2", a.x(marks[1]), "y1", top+barHeight/2, "y2", top+barHeight/2, "stroke", theirsColour, "stroke-width", 2)
 	}
 	for _, v := range marks {
-		d.Add("path", "d", d.Marker(3, a.x(v), top+barHeight/2, 1.6), "fill", theirsColour)
+		d.Add("path", "d", d.Marker(svg.Diamond, a.x(v), top+barHeight/2, 1.6), "fill", theirsColour)
 		right = math.Max(right, a.x(v)+6)
 	}
 	d.AddText("text", r.WithUnit(r.Ours), "x", right+6, "y", top+10)

@@ -110,7 +110,7 @@ func (s style) drawCurve(drawing *svg.Drawing, a axis, curve []float64) {
 	_, shift := math.Modf(0.3 + golden*float64(s.number))
 	for j := range markers {
 		k := min(int((float64(j)+shift)/markers*200), len(curve)-1)
-		drawing.Add("path", "d", drawing.Marker(s.kind(), a.x(curve[k]), y(quantiles[k]), 1.4), "fill", s.Colour)
+		drawing.Add("path", "d", drawing.Marker(s.shape(), a.x(curve[k]), y(quantiles[k]), 1.4), "fill", s.Colour)
 	}
 	drawing.WriteByte('\n')
 }

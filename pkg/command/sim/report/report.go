@@ -75,12 +75,12 @@ type style struct {
 func styleOf(i int) style {
 	var d svg.Drawing
 	s := style{number: i, ID: fmt.Sprint("s", i), Colour: colours[i%len(colours)], Dash: dashes[i/len(colours)%len(dashes)]}
-	s.Marker = d.Marker(s.kind(), 13, 5, 1.2)
+	s.Marker = d.Marker(s.shape(), 13, 5, 1.2)
 	return s
 }
 
-// kind returns the kind of the curve's markers.
-func (s style) kind() int { return s.number + s.number/len(colours) }
+// shape returns the shape of the curve's markers.
+func (s style) shape() int { return s.number + s.number/len(colours) }
 
 type view struct {
 	Setting   string
