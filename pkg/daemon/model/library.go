@@ -15,8 +15,8 @@ import (
 // model is the daemon's record of one model.
 type model struct {
 	record wire.Record
-	loads  int64
-	used   time.Time
+	loads  int64     // copies loaded since the daemon started
+	used   time.Time // when a copy was last published or granted; zero: not since the daemon started
 }
 
 // modelCopy is a copy of a model, on the GPU or in preparation.
@@ -25,10 +25,10 @@ type modelCopy struct {
 	key    policy.Key
 	ctx    context.Context
 	cancel context.CancelFunc
-	store  bool // written by a client
-	public bool
+	store  bool // a client writes its content; false: the daemon loads it
+	public bool // may be used by all tenants
 
-	// Used during preparation, only by the goroutine that inspect or fill started.
+	// Used during preparation, only by the goroutine that inspects or fills the copy.
 	origin origin
 	source *source
 
@@ -40,7 +40,7 @@ type modelCopy struct {
 	export     *os.File // descriptor with which clients map the memory
 	manifest   *os.File
 	header     []byte  // of the model's only file; empty for several files and for a store
-	charge     *charge // of an uncommitted store; nil: counts against no slice
+	charge     *charge // of an uncommitted store, to the slice of its client; nil: counts against no slice
 
 	allocSize gpu.Bytes    // size on the GPU, a multiple of the granularity
 	bytes     atomic.Int64 // size of the files; 0 until inspect has opened them
@@ -76,15 +76,15 @@ func (c *modelCopy) free() error {
 	return m.Free()
 }
 
-// request is a client's request for a copy, as known to the policy.
+// request is a client's request for a copy. The policy knows it by its ID.
 type request struct {
-	put    bool
+	put    bool // replaces the model by the client's file
 	public bool
 	file   *os.File // passed by the client; nil once a copy owns it
 	path   string   // path of file on this host; empty if unknown
 	sha    string   // required SHA-256; empty: any
 	result chan result
-	store  *modelCopy // of a store: its copy; nil for other requests
+	store  *modelCopy // the copy that the client will write; nil unless it stores a model
 }
 
 // takeFile returns the file and transfers its ownership to the caller. The caller holds the lock.
@@ -140,7 +140,11 @@ func (lib *library) keyFor(tenant, name string) policy.Key {
 	}
 	best := own
 	for key, m := range lib.models {
-		if key.Name == name && m.record.Public && (best == own || key.Tenant == wire.DefaultTenant || best.Tenant != wire.DefaultTenant && key.Tenant < best.Tenant) {
+		if key.Name != name || !m.record.Public {
+			continue
+		}
+		precedes := key.Tenant == wire.DefaultTenant || best.Tenant != wire.DefaultTenant && key.Tenant < best.Tenant
+		if best == own || precedes {
 			best = key
 		}
 	}
@@ -148,18 +152,18 @@ func (lib *library) keyFor(tenant, name string) policy.Key {
 }
 
 // toLoad resolves a name for a tenant that requests the model, and reports whether a copy can be
-// loaded. hasFile reports whether the tenant can supply the file itself. A file of one tenant never
+// loaded. hasFile is true if the tenant can supply the file itself. A file of one tenant never
 // becomes the model of another: if a public model is not on the GPU and has no file, the tenant
 // gets a model of its own. The caller holds the lock.
-func (lib *library) toLoad(tenant, name string, hasFile bool) (key policy.Key, source bool) {
+func (lib *library) toLoad(tenant, name string, hasFile bool) (key policy.Key, loadable bool) {
 	own := policy.Key{Tenant: tenant, Name: name}
 	key = lib.keyFor(tenant, name)
 	m := lib.models[key]
-	source = m != nil && len(m.record.Files) > 0
-	if key != own && (source || lib.onGPU(key) || lib.loading(key)) {
-		return key, source
+	recorded := m != nil && len(m.record.Files) > 0
+	if key != own && (recorded || lib.onGPU(key) || lib.loading(key)) {
+		return key, recorded
 	}
-	return own, hasFile || key == own && source
+	return own, hasFile || key == own && recorded
 }
 
 // ready reports whether the model that a name denotes for a tenant is on the GPU.
@@ -213,7 +217,8 @@ func (lib *library) originOf(key policy.Key, r *request) origin {
 func (lib *library) refresh(c *modelCopy, current *wire.Record) {
 	lib.mu.Lock()
 	defer lib.mu.Unlock()
-	m, files := lib.models[c.key], c.source.recordFiles()
+	m := lib.models[c.key]
+	files := c.source.recordFiles()
 	if m != nil && m.record.Content == current.Content && len(files) > 0 {
 		m.record.Files = files
 		lib.queueSave(c.key)
@@ -249,22 +254,23 @@ func (lib *library) awaitSaved(ctx context.Context) {
 
 // save saves changes in the catalogue until ctx ends.
 func (lib *library) save(ctx context.Context) error {
-	retry := time.NewTimer(time.Hour)
-	defer retry.Stop()
+	var retry <-chan time.Time // nil unless the last attempt failed
 	for {
 		select {
 		case <-lib.wake:
-		case <-retry.C:
+		case <-retry:
 		case <-ctx.Done():
 			return nil
 		}
+		retry = nil
 		if !lib.saveAll(ctx) {
-			retry.Reset(retryAfter)
+			retry = time.After(retryAfter)
 		}
 	}
 }
 
-// saveAll saves all changes in the catalogue. It returns false after an error.
+// saveAll saves all changes in the catalogue. It returns false after an error. It takes the lock, and
+// releases it while it writes a record.
 func (lib *library) saveAll(ctx context.Context) bool {
 	lib.mu.Lock()
 	defer lib.mu.Unlock()
@@ -291,6 +297,7 @@ func (lib *library) saveAll(ctx context.Context) bool {
 	return true
 }
 
+// saveRecord makes the catalogue's record of a model equal to record.
 func (lib *library) saveRecord(ctx context.Context, key policy.Key, record wire.Record) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTime)
 	defer cancel()
