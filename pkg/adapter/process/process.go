@@ -4,7 +4,7 @@
 // Each process leads its own session. It outlives the program that started it, and all its
 // descendants can be found and ended by the session, except those that start a session of
 // their own. It inherits the environment of its starter without the variables that concern
-// only the starter (see private); the function's settings override these, and PORT and the
+// only the starter (see notInherited). The function's settings override these, and PORT and the
 // variables of preload.Environ override both.
 package process
 
@@ -42,9 +42,10 @@ type Config struct {
 	Libs   preload.Libs
 	Keeper func() ([]string, error) // returns the command that keeps a log; see logs.Start
 
-	// Supervisor returns the command that supervises a job. It must call job.Supervise with the run
-	// directory, the numbers of restarts and of nanoseconds until the deadline, and the job's
-	// command, which are appended as arguments, and with the folder in the variable job.Variable.
+	// Supervisor returns the command that supervises a job. The Runtime appends these arguments: the
+	// run directory, the maximum number of restarts, the deadline in nanoseconds, and the job's
+	// command. The command must pass them, and the folder in the environment variable job.Variable,
+	// to job.Supervise.
 	Supervisor func() ([]string, error)
 }
 
@@ -85,9 +86,9 @@ func (r *Runtime) Name() string { return instance.Process }
 // Close has no effect: the Runtime still reaps its children.
 func (r *Runtime) Close() error { return nil }
 
-// Start starts the instance's command with a free local port in $PORT, except for a job; the
-// instance's own port is for containers only. It refuses a command that cannot run in a slice; see
-// preload.CheckLoads.
+// Start starts the instance's command. It ignores spec.Port, which is for containers only, and sets
+// $PORT to a free local port; a job gets none. It refuses a command that cannot run in a slice (see
+// preload.CheckLoads).
 func (r *Runtime) Start(ctx context.Context, spec instance.Spec) (instance.Handle, error) {
 	if err := ctx.Err(); err != nil {
 		return instance.Handle{}, err
@@ -98,7 +99,7 @@ func (r *Runtime) Start(ctx context.Context, spec instance.Spec) (instance.Handl
 	if err := preload.CheckLoads(ctx, spec.Command[0], r.config.Libs.Hook); err != nil {
 		return instance.Handle{}, err
 	}
-	var port localport.Port // a job listens on none
+	var port localport.Port // remains empty for a job, which does not listen
 	if spec.Job == nil {
 		var err error
 		if port, err = localport.Allocate(r.config.RunDir); err != nil {
@@ -140,7 +141,7 @@ func (r *Runtime) launch(ctx context.Context, spec instance.Spec, port localport
 	if err != nil {
 		return instance.Handle{}, err
 	}
-	defer log.Close() // the process holds the other copy
+	defer log.Close() // the process has its own descriptor
 	command := append([]string{program}, spec.Command[1:]...)
 	if spec.Job != nil {
 		if command, err = r.supervised(*spec.Job, command, logPath); err != nil {
@@ -168,7 +169,7 @@ func (r *Runtime) launch(ctx context.Context, spec instance.Spec, port localport
 		return instance.Handle{}, fmt.Errorf("inspect process %d: %w", handle.PID, err)
 	}
 	handle.StartTime = stat.Start
-	r.adopt(identity{handle.PID, handle.StartTime}, cmd, port)
+	r.reapAtEnd(identity{handle.PID, handle.StartTime}, cmd, port)
 	return handle, nil
 }
 
@@ -179,30 +180,27 @@ func (r *Runtime) supervised(j instance.Job, command []string, dir string) ([]st
 	if err != nil {
 		return nil, err
 	}
-	runDir, err := filepath.Abs(r.config.RunDir)
-	if err != nil {
-		return nil, err
-	}
 	if err := job.Write(dir, job.Result{State: instance.Running, ExitCode: -1}); err != nil {
 		return nil, err
 	}
-	return slices.Concat(supervisor, []string{runDir, strconv.Itoa(j.MaxRestarts), strconv.FormatInt(int64(j.Deadline), 10)}, command), nil
+	return slices.Concat(supervisor, []string{r.config.RunDir, strconv.Itoa(j.MaxRestarts), strconv.FormatInt(int64(j.Deadline), 10)}, command), nil
 }
 
-// adopt reaps the process when it ends.
-func (r *Runtime) adopt(id identity, cmd *exec.Cmd, port localport.Port) {
+// reapAtEnd adds a process to the children. A goroutine reaps it when it ends, and releases its port.
+func (r *Runtime) reapAtEnd(id identity, cmd *exec.Cmd, port localport.Port) {
 	c := &child{reaped: make(chan struct{})}
 	r.mu.Lock()
 	r.children[id] = c
 	r.mu.Unlock()
 	go func() {
-		_ = cmd.Wait() // the state holds the result
+		_ = cmd.Wait() // cmd.ProcessState has the result
 		c.state = cmd.ProcessState
 		port.Release()
 		close(c.reaped)
 	}()
 }
 
+// child returns the process of an instance, or nil if another Runtime started it.
 func (r *Runtime) child(h instance.Handle) *child {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -212,14 +210,16 @@ func (r *Runtime) child(h instance.Handle) *child {
 // PID returns the process's PID.
 func (r *Runtime) PID(_ context.Context, h instance.Handle) (int, error) { return h.PID, nil }
 
-// State returns whether the process is running. Only the Runtime that started it knows its
-// exit status, until Stop. The exit status of a job is known to all.
+// State returns whether the process is running and, for an ended process, its exit status. Only the
+// Runtime that started the process knows its status, and only until Stop. The exit status of a job is
+// in a file, so every Runtime knows it.
 func (r *Runtime) State(ctx context.Context, h instance.Handle) (instance.State, error) {
 	state, err := r.processState(h)
 	if err != nil || h.LogPath == "" {
 		return state, err
 	}
-	// After the state of the process, because the supervisor ends when it has written the result.
+	// Read the result after the process's state: the supervisor writes it and then ends, so an ended
+	// supervisor has a result.
 	switch result, err := job.Read(h.LogPath); {
 	case errors.Is(err, fs.ErrNotExist): // no job
 		return state, nil
@@ -232,12 +232,13 @@ func (r *Runtime) State(ctx context.Context, h instance.Handle) (instance.State,
 
 // processState returns the state of an instance's first process.
 func (r *Runtime) processState(h instance.Handle) (instance.State, error) {
+	running := instance.State{Running: true, ExitCode: -1, Detail: "running"}
 	if c := r.child(h); c != nil {
 		select {
 		case <-c.reaped:
 			return exitState(c.state), nil
 		default:
-			return instance.State{Running: true, ExitCode: -1, Detail: "running"}, nil
+			return running, nil
 		}
 	}
 	lives, err := procfs.Lives(h.PID, h.StartTime)
@@ -245,12 +246,12 @@ func (r *Runtime) processState(h instance.Handle) (instance.State, error) {
 	case err != nil:
 		return instance.State{}, fmt.Errorf("inspect process %d: %w", h.PID, err)
 	case lives:
-		return instance.State{Running: true, ExitCode: -1, Detail: "running"}, nil
+		return running, nil
 	}
 	return instance.State{ExitCode: -1, Detail: "ended"}, nil
 }
 
-// Wait returns after the process has ended. Its result is as in State.
+// Wait waits until the process has ended and returns its state, as State does.
 func (r *Runtime) Wait(ctx context.Context, h instance.Handle) (instance.State, error) {
 	if c := r.child(h); c != nil {
 		select {
@@ -278,7 +279,8 @@ func (r *Runtime) Wait(ctx context.Context, h instance.Handle) (instance.State, 
 // library.
 func (r *Runtime) Unlimited(context.Context, instance.Handle) error { return nil }
 
-// exitState returns the state of an ended process, with a shell's exit codes.
+// exitState returns the state of an ended process. As in a shell, the exit code after a signal is 128
+// plus the signal's number.
 func exitState(state *os.ProcessState) instance.State {
 	status, ok := state.Sys().(syscall.WaitStatus)
 	switch {
@@ -290,18 +292,19 @@ func exitState(state *os.ProcessState) instance.State {
 	return instance.State{ExitCode: state.ExitCode(), Detail: fmt.Sprintf("exited with status %d", state.ExitCode())}
 }
 
-// private lists the variables that a process does not inherit: they identify its starter or
+// notInherited lists the variables that a process does not inherit: they identify its starter or
 // concern only the starter.
-var private = []string{
+var notInherited = []string{
 	"GFAAS_FUNCTION", "GFAAS_INSTANCE", "GFAAS_SECRET", "GFAAS_SOCKET", job.Variable,
 	"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES",
 }
 
-// environ returns the whole environment of an instance.
+// environ returns the whole environment of an instance, sorted by name. Without a port (0), PORT is not
+// set.
 func (r *Runtime) environ(spec instance.Spec, port int) ([]string, error) {
 	env := map[string]string{}
 	for _, entry := range os.Environ() {
-		if name, value, ok := strings.Cut(entry, "="); ok && !slices.Contains(private, name) {
+		if name, value, ok := strings.Cut(entry, "="); ok && !slices.Contains(notInherited, name) {
 			env[name] = value
 		}
 	}
@@ -309,11 +312,12 @@ func (r *Runtime) environ(spec instance.Spec, port int) ([]string, error) {
 	if spec.Dir != "" {
 		env["PWD"] = spec.Dir
 	}
-	if delete(env, "PORT"); port > 0 {
+	delete(env, "PORT")
+	if port > 0 {
 		env["PORT"] = strconv.Itoa(port)
 	}
 	env["GFAAS_FUNCTION"] = spec.Function
-	ours, err := preload.Environ(preload.Grant{
+	granted, err := preload.Environ(preload.Grant{
 		Socket: r.socket(), Instance: spec.ID, Secret: spec.Secret,
 		GPU: spec.GPUs, SMPct: spec.Slice.SMPct, Libs: r.config.Libs, Env: env,
 		MPSPipeDir: spec.MPSPipeDir, Mem: spec.Slice.Mem, Oversubscribe: spec.Oversubscribe, AllSMs: spec.AllSMs,
@@ -321,7 +325,7 @@ func (r *Runtime) environ(spec instance.Spec, port int) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	maps.Copy(env, ours)
+	maps.Copy(env, granted)
 	if spec.ModelFolder != "" {
 		maps.Copy(env, preload.ModelEnviron(filepath.Join(spec.ModelFolder, "model.sock"), r.config.Libs, env))
 	}
