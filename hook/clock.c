@@ -27,5 +27,5 @@ void gf_futex_wake(uint32_t *word)
 void gf_pause_ns(long ns)
 {
     const struct timespec t = {ns / 1000000000, ns % 1000000000};
-    syscall(SYS_nanosleep, &t, NULL); /* not the C library's: that is a place to be cancelled at */
+    syscall(SYS_nanosleep, &t, NULL); /* the C library's nanosleep is a cancellation point */
 }

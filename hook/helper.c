@@ -185,7 +185,7 @@ static void check_lease(struct gf_device *device, struct watch *w, uint32_t leas
 static bool obey(struct gf_device *device, struct gf_move order)
 {
     struct gf_link *link = &device->link;
-    struct gf_moved message = {gf_header(GF_MSG_MOVED, sizeof message), order.number, gf_mem_order(device, order.to_host)};
+    struct gf_moved message = {gf_header(GF_MSG_MOVED, sizeof message), order.number, gf_swap_order(device, order.to_host)};
     pthread_mutex_lock(&link->lock);
     bool sent = gf_link_ours(link) && gf_transmit(link->sock, &message, sizeof message);
     pthread_mutex_unlock(&link->lock);

@@ -55,7 +55,7 @@ struct gf_device {
     uint64_t mem_parked;   /* of these, bytes that the driver has moved to the host */
     uint64_t mem_imported; /* bytes of other processes that are mapped here, in addition */
     uint64_t mem_refused;  /* number of times the driver had too little memory for the process */
-    uint32_t pools_shrink; /* how often the helper still checks the pools after a block of one was freed */
+    uint32_t pool_recounts; /* remaining recounts of the pools by the helper, after a block of one was freed */
     uint32_t swapped_out;  /* memory_swap.c: managed memory was moved to the host */
     uint64_t idle_since;   /* when the device became idle, in ns; 0: not idle; UINT64_MAX: idle, and its memory was moved */
     uint32_t refused;      /* the driver has refused work since the last lease was returned */

@@ -1,13 +1,14 @@
-/* memory.c: the memory limit of an instance, for all kinds of allocation.
+/* memory.c: devices and contexts, and the helper's work, for the memory limit.
  *
- * Bytes are added to the account (limit.c) before the driver is called, and removed after it has
- * freed them. No lock is held during the driver's call, except for pools (memory_pool.c). */
+ * In all memory_*.c files, bytes are added to the account (limit.c) before the driver is called, and
+ * removed after it has freed them. No lock is held while the driver is called, except for pools
+ * (memory_pool.c). */
 #include "memory_private.h"
 
 #include "link.h"
 
-#define SHRINK_POLL_MS 20 /* interval between counts of the pools after a free */
-#define SHRINK_POLLS 10   /* number of these counts */
+#define RECOUNT_MS 20 /* interval between recounts of the pools after a block of one was freed */
+#define RECOUNTS 10   /* number of these recounts */
 
 struct gf_device *gf_mem_device(CUdevice ordinal)
 {
@@ -53,23 +54,21 @@ void gf_mem_recount_pools(struct gf_device *d) { gf_pools_recount(d, false); }
 
 int gf_mem_maintain(struct gf_device *d, bool idle)
 {
-    int swap = gf_swap_maintain(d, idle);
-    if (!gf_load(&d->pools_shrink))
-        return swap;
-    __atomic_sub_fetch(&d->pools_shrink, 1, __ATOMIC_RELAXED);
+    int swap_ms = gf_swap_maintain(d, idle);
+    if (!gf_load(&d->pool_recounts))
+        return swap_ms;
+    __atomic_sub_fetch(&d->pool_recounts, 1, __ATOMIC_RELAXED);
     gf_pools_recount(d, false);
-    return swap < 0 || swap > SHRINK_POLL_MS ? SHRINK_POLL_MS : swap;
+    return swap_ms < 0 || swap_ms > RECOUNT_MS ? RECOUNT_MS : swap_ms;
 }
 
-bool gf_mem_order(struct gf_device *d, bool to_host) { return gf_swap_order(d, to_host); }
-
-/* Pools shrink when the program synchronizes, which usually happens soon after a free, so a few
- * counts are enough. */
+/* A pool shrinks when the program synchronizes, not when it frees a block. It usually synchronizes soon
+ * after a free, so a few recounts are enough. */
 void gf_mem_expect_shrink(struct gf_device *d)
 {
-    bool known = gf_load(&d->pools_shrink);
-    gf_store(&d->pools_shrink, SHRINK_POLLS);
-    if (!known)
+    bool recounting = gf_load(&d->pool_recounts);
+    gf_store(&d->pool_recounts, RECOUNTS);
+    if (!recounting)
         gf_link_kick(d);
 }
 

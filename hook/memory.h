@@ -36,7 +36,7 @@ void gf_mem_recount_pools(struct gf_device *device);
 int gf_mem_maintain(struct gf_device *device, bool idle);
 /* Moves the managed memory to the host or to the device, as the daemon has ordered. Work of the program ends
  * the move. Returns false if some memory has not moved. The helper thread calls it. */
-bool gf_mem_order(struct gf_device *device, bool to_host);
+bool gf_swap_order(struct gf_device *device, bool to_host);
 /* Moves memory back to the device before the stream's next work, if it was swapped out. */
 GF_COLD void gf_swap_in_now(struct gf_device *device, CUstream stream);
 static inline void gf_swap_in(struct gf_device *device, CUstream stream)

@@ -155,8 +155,6 @@ uint64_t gf_swap_limit(struct gf_device *d);
 /* Moves managed memory to the host once the device has been idle for a while. Returns the ms until it
  * must be called again, or -1 if there is nothing to do until the device is used. The helper calls it. */
 int gf_swap_maintain(struct gf_device *d, bool idle);
-/* As gf_mem_order. */
-bool gf_swap_order(struct gf_device *d, bool to_host);
 void gf_swap_fork_child(void);
 
 #pragma GCC visibility pop

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#define MOST_DEPTH 32
+#define MAX_DEPTH 32
 
 bool json_fail(struct json *j, const char *why)
 {
@@ -12,7 +12,7 @@ bool json_fail(struct json *j, const char *why)
     return false;
 }
 
-static void space(struct json *j)
+static void skip_space(struct json *j)
 {
     while (j->at < j->end && (*j->at == ' ' || *j->at == '\t' || *j->at == '\n' || *j->at == '\r'))
         j->at++;
@@ -21,11 +21,12 @@ static void space(struct json *j)
 /* Returns the next character that is not space; 0 at the end. */
 static char peek(struct json *j)
 {
-    space(j);
+    skip_space(j);
     return j->at < j->end && !j->why ? *j->at : 0;
 }
 
-static bool take(struct json *j, char c)
+/* Skips space and then the character c. Returns false, and skips only the space, if another one follows. */
+static bool consume(struct json *j, char c)
 {
     if (!c || peek(j) != c)
         return false;
@@ -35,20 +36,20 @@ static bool take(struct json *j, char c)
 
 bool json_enter(struct json *j, char open)
 {
-    if (!take(j, open))
+    if (!consume(j, open))
         return json_fail(j, open == '{' ? "expected an object" : "expected a list");
-    return ++j->depth <= MOST_DEPTH || json_fail(j, "nested too deeply");
+    return ++j->depth <= MAX_DEPTH || json_fail(j, "nested too deeply");
 }
 
 bool json_next(struct json *j, char close, bool *first)
 {
     if (j->why)
         return false;
-    if (take(j, close)) {
+    if (consume(j, close)) {
         j->depth--;
         return false;
     }
-    bool comma = *first || take(j, ',');
+    bool comma = *first || consume(j, ',');
     *first = false;
     return (comma && peek(j)) || json_fail(j, "expected a comma or the end of the object or list");
 }
@@ -70,6 +71,8 @@ static bool hex4(struct json *j, uint32_t *out)
     return true;
 }
 
+/* Writes a code point and returns the address after it. A first byte that `more` bytes follow begins with more + 1 one
+ * bits and a zero bit. */
 static char *put_utf8(char *to, uint32_t c)
 {
     if (c < 0x80) {
@@ -83,24 +86,24 @@ static char *put_utf8(char *to, uint32_t c)
     return to;
 }
 
-/* Parses the rest of a \u escape. Half of a surrogate pair without the other half becomes U+FFFD. A zero byte is an
- * error in a wanted string, since it would end the C string. */
-static bool unicode(struct json *j, bool wanted)
+/* Parses the rest of a \u escape. Half of a surrogate pair without the other half becomes U+FFFD. If as_c_string is
+ * true, a zero byte is an error, since it would end the C string. */
+static bool unicode(struct json *j, bool as_c_string)
 {
     uint32_t c, low;
     if (!hex4(j, &c))
         return false;
-    if (!c && wanted)
+    if (!c && as_c_string)
         return json_fail(j, "a zero byte in a string");
     if (c >= 0xd800 && c < 0xdc00 && j->end - j->at >= 6 && j->at[0] == '\\' && j->at[1] == 'u') {
-        const char *back = j->at;
+        const char *second = j->at;
         j->at += 2;
         if (!hex4(j, &low))
             return false;
         if (low >= 0xdc00 && low < 0xe000)
             c = 0x10000 + ((c - 0xd800) << 10) + (low - 0xdc00);
         else
-            j->at = back;
+            j->at = second; /* a character of its own */
     }
     if (c >= 0xd800 && c < 0xe000)
         c = 0xfffd;
@@ -108,12 +111,13 @@ static bool unicode(struct json *j, bool wanted)
     return true;
 }
 
-static bool escape(struct json *j, bool wanted)
+/* Parses the rest of an escape sequence, after the backslash. */
+static bool escape(struct json *j, bool as_c_string)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     char c = j->at < j->end ? *j->at++ : 0;
     if (c == 'u')
-        return unicode(j, wanted);
+        return unicode(j, as_c_string);
     const char *at = c ? strchr(from, c) : NULL;
     if (!at)
         return json_fail(j, "invalid escape sequence");
@@ -121,9 +125,9 @@ static bool escape(struct json *j, bool wanted)
     return true;
 }
 
-static bool string(struct json *j, const char **out, bool wanted)
+static bool string(struct json *j, const char **out, bool as_c_string)
 {
-    if (!take(j, '"'))
+    if (!consume(j, '"'))
         return json_fail(j, "expected a string");
     *out = j->room;
     while (j->at < j->end && *j->at != '"') {
@@ -132,7 +136,7 @@ static bool string(struct json *j, const char **out, bool wanted)
             return json_fail(j, "a control character in a string");
         if (c != '\\')
             *j->room++ = c;
-        else if (!escape(j, wanted))
+        else if (!escape(j, as_c_string))
             return false;
     }
     if (j->at == j->end)
@@ -144,14 +148,15 @@ static bool string(struct json *j, const char **out, bool wanted)
 
 bool json_string(struct json *j, const char **out) { return string(j, out, true); }
 
-static bool key(struct json *j, const char **out, bool wanted)
+static bool key(struct json *j, const char **out, bool as_c_string)
 {
-    return string(j, out, wanted) && (take(j, ':') || json_fail(j, "expected a colon"));
+    return string(j, out, as_c_string) && (consume(j, ':') || json_fail(j, "expected a colon"));
 }
 
 bool json_key(struct json *j, const char **out) { return key(j, out, true); }
 
-static bool one_of(struct json *j, const char *set)
+/* Skips one character of the set. Returns false if none follows. */
+static bool consume_one_of(struct json *j, const char *set)
 {
     if (j->at == j->end || !*j->at || !strchr(set, *j->at))
         return false;
@@ -160,46 +165,45 @@ static bool one_of(struct json *j, const char *set)
 }
 
 /* Skips digits. Returns false if there is none. */
-static bool digits(struct json *j)
+static bool skip_digits(struct json *j)
 {
     const char *began = j->at;
-    while (one_of(j, "0123456789"))
+    while (consume_one_of(j, "0123456789"))
         continue;
     return j->at > began;
 }
 
 static bool skip_number(struct json *j)
 {
-    one_of(j, "-");
-    bool good = one_of(j, "0") || digits(j);
-    if (good && one_of(j, "."))
-        good = digits(j);
-    if (good && one_of(j, "eE")) {
-        one_of(j, "+-");
-        good = digits(j);
+    consume_one_of(j, "-");
+    bool valid = consume_one_of(j, "0") || skip_digits(j);
+    if (valid && consume_one_of(j, "."))
+        valid = skip_digits(j);
+    if (valid && consume_one_of(j, "eE")) {
+        consume_one_of(j, "+-");
+        valid = skip_digits(j);
     }
-    return good || json_fail(j, "expected a value");
+    return valid || json_fail(j, "expected a value");
 }
 
 bool json_integer(struct json *j, uint64_t *out)
 {
-    uint64_t v = 0;
     if (peek(j) < '0' || *j->at > '9')
         return json_fail(j, "expected a number, 0 or more");
     *out = 0;
-    if (one_of(j, "0"))
-        return true; /* a digit after it is invalid JSON, found later */
+    if (consume_one_of(j, "0"))
+        return true; /* the next read fails if another digit follows */
     for (; j->at < j->end && *j->at >= '0' && *j->at <= '9'; j->at++) {
         uint64_t digit = (uint64_t)(*j->at - '0');
-        if (v > (INT64_MAX - digit) / 10)
+        if (*out > (INT64_MAX - digit) / 10)
             return json_fail(j, "the number is too large");
-        v = 10 * v + digit;
+        *out = 10 * *out + digit;
     }
-    *out = v;
     return true;
 }
 
-static bool word(struct json *j, const char *text)
+/* Skips space and then the word. Returns false if another one follows. */
+static bool consume_word(struct json *j, const char *text)
 {
     size_t n = strlen(text);
     if (peek(j) && (size_t)(j->end - j->at) >= n && !memcmp(j->at, text, n)) {
@@ -211,10 +215,11 @@ static bool word(struct json *j, const char *text)
 
 bool json_boolean(struct json *j, bool *out)
 {
-    *out = word(j, "true");
-    return *out || word(j, "false") || json_fail(j, "expected true or false");
+    *out = consume_word(j, "true");
+    return *out || consume_word(j, "false") || json_fail(j, "expected true or false");
 }
 
+/* Skips the members of the object or list that was entered. */
 static bool skip_all(struct json *j, char close)
 {
     const char *name;
@@ -228,23 +233,23 @@ bool json_skip(struct json *j)
 {
     char c = peek(j), *room = j->room;
     const char *text;
-    bool is;
+    bool boolean, valid;
     if (c == '{' || c == '[')
-        is = json_enter(j, c) && skip_all(j, c == '{' ? '}' : ']');
+        valid = json_enter(j, c) && skip_all(j, c == '{' ? '}' : ']');
     else if (c == '"')
-        is = string(j, &text, false);
+        valid = string(j, &text, false);
     else if (c == 't' || c == 'f')
-        is = json_boolean(j, &is);
+        valid = json_boolean(j, &boolean);
     else if (c == 'n')
-        is = word(j, "null") || json_fail(j, "expected a value");
+        valid = consume_word(j, "null") || json_fail(j, "expected a value");
     else
-        is = skip_number(j);
-    j->room = room;
-    return is;
+        valid = skip_number(j);
+    j->room = room; /* the skipped strings are not needed */
+    return valid;
 }
 
 bool json_end(struct json *j)
 {
-    space(j);
+    skip_space(j);
     return !j->why && (j->at == j->end || json_fail(j, "expected only one value"));
 }
