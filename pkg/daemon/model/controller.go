@@ -18,13 +18,13 @@ import (
 // controller carries out the actions of the policy.
 type controller struct {
 	*loader
-	epoch    time.Time
+	epoch    time.Time // when the daemon started; see now
 	policy   *policy.Policy
-	timer    *time.Timer
+	timer    *time.Timer // calls expire at the time of the policy's last WakeAt
 	requests map[policy.RequestID]*request
-	last     policy.RequestID
-	capacity gpu.Bytes
-	bounds   map[string]gpu.Bytes // explicit bounds, by tenant
+	last     policy.RequestID     // ID of the newest request
+	capacity gpu.Bytes            // bytes for copies on the GPU
+	bounds   map[string]gpu.Bytes // bounds that tenants have set explicitly
 	tenants  []string             // tenants with a bound
 	counts   counts
 }
@@ -78,7 +78,7 @@ func (ctl *controller) expire() {
 
 // stepLocked does the same as step. The caller holds the lock.
 func (ctl *controller) stepLocked(events ...policy.Event) {
-	for _, a := range ctl.policy.Step(time.Since(ctl.epoch), events, nil) {
+	for _, a := range ctl.policy.Step(ctl.now(), events, nil) {
 		ctl.perform(a)
 	}
 }
@@ -103,7 +103,7 @@ func (ctl *controller) perform(a policy.Action) {
 	case policy.WakeAt:
 		ctl.timer.Stop()
 		if a.At > 0 && !ctl.closed {
-			ctl.timer.Reset(max(0, a.At-time.Since(ctl.epoch)))
+			ctl.timer.Reset(max(0, a.At-ctl.now()))
 		}
 	}
 }
@@ -116,8 +116,8 @@ func (ctl *controller) answer(id policy.RequestID, res result) {
 	}
 }
 
-// prepareCopy creates a copy and starts to determine its size. The size of a store is known. The
-// caller holds the lock.
+// prepareCopy creates a copy and starts to determine its size. A store's size is known from its
+// request. The caller holds the lock.
 func (ctl *controller) prepareCopy(a policy.Begin) {
 	c := ctl.copies[a.Copy]
 	r := ctl.requests[a.Request]
@@ -130,10 +130,9 @@ func (ctl *controller) prepareCopy(a policy.Begin) {
 		c = &modelCopy{origin: ctl.originOf(a.Key, r), public: r.public}
 		ctl.addCopy(c, a.Copy, a.Key)
 	}
-	known := ctl.models[a.Key]
 	var current *wire.Record
-	if r.put && known != nil && ctl.onGPU(a.Key) {
-		record := known.record
+	if r.put && ctl.onGPU(a.Key) {
+		record := ctl.models[a.Key].record
 		current = &record
 	}
 	ctl.work.Go(func() { ctl.inspect(c, current) })
@@ -198,9 +197,7 @@ func (ctl *controller) failCopy(c *modelCopy, err error) {
 	defer ctl.mu.Unlock()
 	if ctl.copies[c.id] == c {
 		delete(ctl.copies, c.id)
-		if freeing := c.free(); freeing != nil {
-			ctl.log.Error("cannot free a model's memory", "tenant", c.key.Tenant, "model", c.key.Name, "err", freeing)
-		}
+		ctl.freeMemory(c)
 	}
 	if !errors.Is(err, context.Canceled) {
 		ctl.counts.failures++
@@ -218,7 +215,7 @@ func (ctl *controller) publish(a policy.Publish) {
 		m = &model{}
 		ctl.models[c.key] = m
 	}
-	if c.record.Content == m.record.Content { // for new content, only the new request decides
+	if c.record.Content == m.record.Content { // equal content remains public; for new content, the new request decides
 		c.record.Public = c.record.Public || m.record.Public
 	}
 	m.record = c.record
@@ -242,6 +239,11 @@ func (ctl *controller) freeCopy(a policy.Free) {
 			delete(ctl.models, c.key)
 		}
 	}
+	ctl.freeMemory(c)
+}
+
+// freeMemory frees a copy and logs an error. The caller holds the lock.
+func (ctl *controller) freeMemory(c *modelCopy) {
 	if err := c.free(); err != nil {
 		ctl.log.Error("cannot free a model's memory", "tenant", c.key.Tenant, "model", c.key.Name, "err", err)
 	}
@@ -285,7 +287,8 @@ func (ctl *controller) statuses(tenant string) []wire.Status {
 	}
 	for key, m := range ctl.models {
 		s, r := status(key), m.record
-		s.Public, s.Bytes, s.Tensors, s.SHA256, s.Generation, s.Loads = r.Public, r.Bytes, r.Tensors, r.SHA256, r.Generation, m.loads
+		s.Public, s.Bytes, s.Tensors = r.Public, r.Bytes, r.Tensors
+		s.SHA256, s.Generation, s.Loads = r.SHA256, r.Generation, m.loads
 		if len(r.Files) > 0 {
 			s.Source = r.Files[0].Path
 		}
@@ -298,12 +301,15 @@ func (ctl *controller) statuses(tenant string) []wire.Status {
 		copied := ctl.copies[c.ID]
 		switch {
 		case copied == nil || c.State == "ready" && !c.Newest || c.State == "cancelled":
+			// The copy is superseded or about to be freed.
 		case c.Newest:
 			s := status(c.Key)
-			s.State, s.GPUBytes, s.Refs, s.Loaded, s.Why, s.Reason = wire.StateGPU, int64(c.Bytes), c.Refs, 0, "", reason.Reason{}
+			s.State, s.GPUBytes, s.Refs = wire.StateGPU, int64(c.Bytes), c.Refs
+			s.Loaded, s.Why, s.Reason = 0, "", reason.Reason{} // undo what a copy in preparation has set
 		case byKey[c.Key] == nil || byKey[c.Key].State != wire.StateGPU:
 			s := status(c.Key)
-			s.State, s.Loaded, s.Why, s.Reason, s.Refs = wire.StateLoading, copied.loaded.Load(), c.Reason.String(), c.Reason, c.Refs
+			s.State, s.Loaded, s.Refs = wire.StateLoading, copied.loaded.Load(), c.Refs
+			s.Why, s.Reason = c.Reason.String(), c.Reason
 			if ctl.models[c.Key] == nil { // otherwise Public describes the previous copy
 				s.Public = copied.public
 			}
