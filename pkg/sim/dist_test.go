@@ -12,7 +12,7 @@ import (
 // TestDist compares quantiles, mean and variance with exact values.
 func TestDist(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		d := dist{exact: int32(rapid.IntRange(0, 50).Draw(t, "exact")), bits: 7}
+		d := dist{maxValues: int32(rapid.IntRange(0, 50).Draw(t, "maxValues")), bits: 7}
 		var all []time.Duration
 		scale := time.Duration(math.Pow(10, float64(rapid.IntRange(0, 12).Draw(t, "scale"))))
 		for range rapid.IntRange(1, 100).Draw(t, "values") {
@@ -38,7 +38,7 @@ func TestDist(t *testing.T) {
 		for _, q := range []float64{0, 0.5, 0.95, 0.99, 1} {
 			want := all[max(int(math.Ceil(q*float64(len(all))-1e-9)), 1)-1]
 			part := 1.0 / 256
-			if len(all) <= int(d.exact) {
+			if len(all) <= int(d.maxValues) {
 				part = 0
 			}
 			near("quantile", float64(d.quantile(q)), float64(want), part)

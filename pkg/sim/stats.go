@@ -21,9 +21,9 @@ type stats struct {
 }
 
 func newStats(functions int) *stats {
-	s := &stats{functions: make([]dist, functions), rejects: make([]int64, functions), total: dist{exact: 1 << 18, bits: 11}}
+	s := &stats{functions: make([]dist, functions), rejects: make([]int64, functions), total: dist{maxValues: 1 << 18, bits: 11}}
 	for i := range s.functions {
-		s.functions[i] = dist{exact: 512, bits: 7}
+		s.functions[i] = dist{maxValues: 512, bits: 7}
 	}
 	return s
 }
