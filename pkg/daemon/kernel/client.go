@@ -14,6 +14,7 @@ type client struct {
 	name         string
 	number       int32
 	weight       float64
+	weightSet    bool    // the weight was set explicitly; forget spares this client
 	dom          *domain // host memory for its objects
 	objects      map[string]*object
 	reserved     int   // reserved places for objects that are not stored yet
@@ -21,17 +22,17 @@ type client struct {
 	deps         dependencies
 	pending      int                      // requests in progress, queued ones included
 	waiting      int                      // queued requests
-	weightSet    bool                     // the weight was set explicitly; forget spares this client
 	modules      map[string]*storedModule // by name
 	runs         map[string]*asyncRun     // by ID
 	finishedRuns []*asyncRun              // in the order in which they finished
 	lastUsed     time.Duration            // time of the last request or upload, in policy time
 
-	completed, failed, busy int
-	gpuTime                 time.Duration // kernel time of its requests
-	ran                     time.Duration // time for which its requests occupied GPUs
-	phases                  phases        // of its completed requests
-	lastReason              queue.Reason  // the policy's reason for its last dispatch
+	completed, failed int           // finished requests
+	busy              int           // requests refused because its queue or its memory was full
+	gpuTime           time.Duration // kernel time of its requests
+	ran               time.Duration // time for which its requests occupied GPUs
+	phases            phases        // of its completed requests
+	lastReason        queue.Reason  // the policy's reason for its last dispatch
 }
 
 // ValidClient reports whether name is a valid client name.
@@ -74,8 +75,8 @@ type access struct {
 	readers []*request // readers that arrived after the last writer
 }
 
-// last returns the last writer, or nil if there is none.
-func (a *access) last() *request {
+// lastWriter returns the last writer, or nil if there is none.
+func (a *access) lastWriter() *request {
 	if len(a.writers) == 0 {
 		return nil
 	}
@@ -92,32 +93,30 @@ func (d dependencies) add(r *request) {
 			r.pendingDeps++
 		}
 	}
-	at := func(key string) *access {
-		if d[key] == nil {
-			d[key] = &access{}
-		}
-		return d[key]
-	}
 	for i := range r.graph.Buffers {
 		b := &r.graph.Buffers[i]
 		if b.Key == "" {
 			continue
 		}
-		a := at(b.Key)
-		after(a.last())
+		a := d[b.Key]
+		if a == nil {
+			a = &access{}
+			d[b.Key] = a
+		}
+		after(a.lastWriter())
 		if b.Writes() {
 			for _, reader := range a.readers {
 				after(reader)
 			}
 			a.writers, a.readers = append(a.writers, r), nil
-		} else if a.last() != r {
+		} else if a.lastWriter() != r { // a writer of the object needs no entry as a reader
 			a.readers = append(a.readers, r)
 		}
 	}
 }
 
-// remove removes a request that depends on no other. It returns the requests whose last
-// dependency was this one.
+// remove removes a request that no longer depends on others. It returns the requests that it was the
+// last dependency of.
 func (d dependencies) remove(r *request) (ready []*request) {
 	for i := range r.graph.Buffers {
 		key := r.graph.Buffers[i].Key
@@ -125,8 +124,8 @@ func (d dependencies) remove(r *request) (ready []*request) {
 		if a == nil {
 			continue
 		}
-		same := func(o *request) bool { return o == r }
-		a.writers, a.readers = slices.DeleteFunc(a.writers, same), slices.DeleteFunc(a.readers, same)
+		isR := func(other *request) bool { return other == r }
+		a.writers, a.readers = slices.DeleteFunc(a.writers, isR), slices.DeleteFunc(a.readers, isR)
 		if len(a.writers)+len(a.readers) == 0 {
 			delete(d, key)
 		}
