@@ -57,8 +57,8 @@ func (v Inventory) Applied(name string) bool {
 	return err == nil
 }
 
-// Filter removes all instances except those with the given names, as Select does. It returns no error for the
-// name of a job.
+// Filter removes all instances except those that Select selects by the names. The name of an applied function, of a
+// job or of a job's function may select none; for any other such name, Filter returns an error.
 func (v *Inventory) Filter(names []string, jobs []wire.Job) error {
 	selected, err := Select(v.Records(), names, func(name string) bool {
 		return v.Applied(name) || slices.ContainsFunc(jobs, func(j wire.Job) bool { return j.Instance == name || j.Function == name })
@@ -77,7 +77,7 @@ func (v *Inventory) Filter(names []string, jobs []wire.Job) error {
 func (c *Controller) removeEnded(ctx context.Context, v *Inventory) error {
 	var errs []error
 	v.Lost = slices.DeleteFunc(v.Lost, func(r instance.Record) bool {
-		if r.Handle.Runtime == "" {
+		if r.Handle.Runtime == "" { // its process or container is unknown
 			return false
 		}
 		state, err := c.Launcher.State(ctx, r.Handle)
@@ -128,7 +128,8 @@ func Repair(ctx context.Context, v Inventory, catalog Repairer, ready Ready) (bo
 }
 
 // complete sets the contract and the state of the lost instances. An instance that does not answer counts as
-// starting.
+// starting. Jobs, which have no contract, count as running. An instance of a training function that a runtime has
+// found is a job.
 func (v Inventory) complete(ctx context.Context, ready Ready) {
 	for i, r := range v.Lost {
 		fn, _ := v.Function(r.Function)
@@ -141,8 +142,8 @@ func (v Inventory) complete(ctx context.Context, ready Ready) {
 		}
 		v.Lost[i].State = instance.Starting
 		limited, cancel := context.WithTimeout(ctx, readyTimeout)
-		if found, err := ready(limited, r.Handle.Address, fn, nil); err == nil {
-			v.Lost[i].State, v.Lost[i].Contract = instance.Ready, found
+		if contract, err := ready(limited, r.Handle.Address, fn, nil); err == nil {
+			v.Lost[i].State, v.Lost[i].Contract = instance.Ready, contract
 		}
 		cancel()
 	}
