@@ -18,9 +18,9 @@ type (
 		outputs      []*onnxValue  // 12
 	}
 	onnxNode struct { // NodeProto
-		inputs, outputs  []string // 1, 2
-		name, op, domain string   // 3, 4, 7
-		attributes       map[string]*onnxAttribute
+		inputs, outputs  []string                  // 1, 2
+		name, op, domain string                    // 3, 4, 7
+		attributes       map[string]*onnxAttribute // 5; by name
 	}
 	onnxAttribute struct { // AttributeProto
 		name   string      // 1
@@ -30,15 +30,15 @@ type (
 	}
 	onnxTensor struct { // TensorProto
 		dims     []int64 // 1
-		kind     int64   // 2
+		elemType int64   // 2 (DataType)
 		floats   []byte  // 4 (packed) or 9: little-endian 32-bit floats
 		name     string  // 8
 		external bool    // 14: the data is in another file
 	}
 	onnxValue struct { // ValueInfoProto
-		name string // 1
-		kind int64  // element type: 2 (TypeProto), 1 (Tensor), 1
-		dims []onnxDim
+		name     string    // 1
+		elemType int64     // field 1 of the TypeProto.Tensor, which is field 1 of the TypeProto, which is field 2
+		dims     []onnxDim // field 1 of the TensorShapeProto, which is field 2 of the TypeProto.Tensor
 	}
 	onnxDim struct { // TensorShapeProto.Dimension
 		size  int64  // 1; 0 if unknown
@@ -52,15 +52,16 @@ const onnxFloat = 1
 // errNotONNX reports that a file is not a protobuf message of the expected form.
 var errNotONNX = errors.New("not an ONNX model")
 
-// onnxField is a field of a message: its number and its value, a number or bytes.
+// onnxField is a field of a message.
 type onnxField struct {
 	number protowire.Number
 	wire   protowire.Type
-	n      uint64
-	data   []byte
+	n      uint64 // the value of a varint or of a fixed 32-bit field
+	data   []byte // the value of a field of bytes: a string, a message or a packed list
 }
 
-// eachField calls do with each field of a message.
+// eachField calls do with each field of a message, and returns its first error. Values of 64-bit fields, which no
+// lowered part has, are skipped.
 func eachField(message []byte, do func(f onnxField) error) error {
 	for len(message) > 0 {
 		number, wire, n := protowire.ConsumeTag(message)
@@ -208,7 +209,7 @@ func readTensor(message []byte) (*onnxTensor, error) {
 		case 1:
 			t.dims, err = f.integers(t.dims)
 		case 2:
-			t.kind = int64(f.n)
+			t.elemType = int64(f.n)
 		case 4:
 			if f.wire == protowire.Fixed32Type {
 				f.data = protowire.AppendFixed32(nil, uint32(f.n))
@@ -233,10 +234,10 @@ func readValue(message []byte) (*onnxValue, error) {
 			v.name = string(f.data)
 		case 2:
 			return eachField(f.data, func(f onnxField) error {
-				if f.number != 1 { // the type of a tensor
-					return nil
+				if f.number == 1 { // a tensor, rather than a sequence or a map
+					return eachField(f.data, v.tensorType)
 				}
-				return eachField(f.data, v.tensorType)
+				return nil
 			})
 		}
 		return nil
@@ -247,9 +248,9 @@ func readValue(message []byte) (*onnxValue, error) {
 func (v *onnxValue) tensorType(f onnxField) error {
 	switch f.number {
 	case 1:
-		v.kind = int64(f.n)
+		v.elemType = int64(f.n)
 	case 2:
-		return eachField(f.data, func(f onnxField) error {
+		return eachField(f.data, func(f onnxField) error { // a dimension
 			d := onnxDim{}
 			err := eachField(f.data, func(f onnxField) error {
 				switch f.number {

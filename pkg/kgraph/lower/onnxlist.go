@@ -71,8 +71,8 @@ func (c *onnxLists) declare(g *onnxGraph) error {
 		if c.params[v.name] != nil {
 			continue // the initializer is the input's default value
 		}
-		if v.kind != onnxFloat {
-			return &UnsupportedError{[]string{fmt.Sprintf("the type %d of the input %q, expected 32-bit floats", v.kind, v.name)}}
+		if v.elemType != onnxFloat {
+			return &UnsupportedError{[]string{fmt.Sprintf("the type %d of the input %q, expected 32-bit floats", v.elemType, v.name)}}
 		}
 		var shape []int64
 		for _, d := range v.dims {
@@ -107,7 +107,7 @@ func (c *onnxLists) declare(g *onnxGraph) error {
 // use them are not supported.
 func (c *onnxLists) param(name string, t *onnxTensor) error {
 	switch n := elements(t.dims); {
-	case t.kind != onnxFloat:
+	case t.elemType != onnxFloat:
 		return nil
 	case t.external:
 		return errors.New("its data is in another file, expected it in the model")
@@ -292,7 +292,7 @@ func (c *onnxLists) transposed(name string) (string, []int64, error) {
 		}
 		c.turned[name] = other
 		rows, columns := int(t.dims[0]), int(t.dims[1])
-		turned := &onnxTensor{dims: []int64{t.dims[1], t.dims[0]}, kind: onnxFloat, floats: make([]byte, len(t.floats))}
+		turned := &onnxTensor{dims: []int64{t.dims[1], t.dims[0]}, elemType: onnxFloat, floats: make([]byte, len(t.floats))}
 		for i := range rows {
 			for j := range columns {
 				copy(turned.floats[4*(j*rows+i):], t.floats[4*(i*columns+j):4*(i*columns+j)+4])
