@@ -1,6 +1,7 @@
 package fnhttp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -134,32 +135,32 @@ func TestWaitReadyAwaitsHealth(t *testing.T) {
 // TestReadinessOfModelServers checks which statuses of which paths mean that a model server is ready, is not ready
 // yet, or demands a key.
 func TestReadinessOfModelServers(t *testing.T) {
-	own := func(path string, status int) function.Function {
+	openAI := func(path string, status int) function.Function { // with a readiness check of its own, unless empty
 		return function.Function{Contract: OpenAI, Ready: function.Ready{Path: path, Status: status}}
 	}
-	const wait, denied = "context deadline exceeded", `set "ready" in function.yaml`
+	const notReady, denied = "context deadline exceeded", `set "ready" in function.yaml`
 	for name, c := range map[string]struct {
-		fn     function.Function
-		status map[string]int // by path and query; others get 404
-		wrong  string         // part of the error; empty if it is ready
+		fn      function.Function
+		status  map[string]int // by path and query; others get 404
+		wantErr string         // part of the error; empty: none
 	}{
-		"health":                     {own("", 0), map[string]int{"/health": 200}, ""},
-		"health without content":     {own("", 0), map[string]int{"/health": 204}, ""},
-		"models only":                {own("", 0), map[string]int{"/v1/models": 200}, ""},
-		"health not allowed":         {own("", 0), map[string]int{"/health": 405, "/v1/models": 200}, ""},
-		"loading, models listed":     {own("", 0), map[string]int{"/health": 503, "/v1/models": 200}, wait},
-		"redirect":                   {own("", 0), map[string]int{"/health": 302, "/v1/models": 200}, wait},
-		"key for the health":         {own("", 0), map[string]int{"/health": 401, "/v1/models": 200}, denied},
-		"key for the models":         {own("", 0), map[string]int{"/v1/models": 403}, "GET /v1/models: status 403: the health check needs a key"},
+		"health":                     {openAI("", 0), map[string]int{"/health": 200}, ""},
+		"health without content":     {openAI("", 0), map[string]int{"/health": 204}, ""},
+		"models only":                {openAI("", 0), map[string]int{"/v1/models": 200}, ""},
+		"health not allowed":         {openAI("", 0), map[string]int{"/health": 405, "/v1/models": 200}, ""},
+		"loading, models listed":     {openAI("", 0), map[string]int{"/health": 503, "/v1/models": 200}, notReady},
+		"redirect":                   {openAI("", 0), map[string]int{"/health": 302, "/v1/models": 200}, notReady},
+		"key for the health":         {openAI("", 0), map[string]int{"/health": 401, "/v1/models": 200}, denied},
+		"key for the models":         {openAI("", 0), map[string]int{"/v1/models": 403}, "GET /v1/models: status 403: the health check needs a key"},
 		"key, auto":                  {function.Function{Contract: auto}, map[string]int{"/v1/models": 401}, denied},
 		"redirect, http":             {function.Function{Contract: HTTP}, map[string]int{"/healthz": 302}, ""},
-		"key, http":                  {function.Function{Contract: HTTP}, map[string]int{"/healthz": 401}, wait},
-		"own path":                   {own("/ping?a=b", 0), map[string]int{"/ping?a=b": 201, "/health": 500}, ""},
-		"own path, redirect":         {own("/ping", 0), map[string]int{"/ping": 302, "/health": 200}, wait},
-		"own path and status":        {own("/ping", 418), map[string]int{"/ping": 418}, ""},
-		"own status that means keys": {own("/v1/models", 401), map[string]int{"/v1/models": 401}, ""},
-		"another than its own":       {own("/ping", 204), map[string]int{"/ping": 200}, wait},
-		"key for the own path":       {own("/ping", 0), map[string]int{"/ping": 401, "/health": 200}, denied},
+		"key, http":                  {function.Function{Contract: HTTP}, map[string]int{"/healthz": 401}, notReady},
+		"own path":                   {openAI("/ping?a=b", 0), map[string]int{"/ping?a=b": 201, "/health": 500}, ""},
+		"own path, redirect":         {openAI("/ping", 0), map[string]int{"/ping": 302, "/health": 200}, notReady},
+		"own path and status":        {openAI("/ping", 418), map[string]int{"/ping": 418}, ""},
+		"own status that means keys": {openAI("/v1/models", 401), map[string]int{"/v1/models": 401}, ""},
+		"not the own status":         {openAI("/ping", 204), map[string]int{"/ping": 200}, notReady},
+		"key for the own path":       {openAI("/ping", 0), map[string]int{"/ping": 401, "/health": 200}, denied},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -172,14 +173,14 @@ func TestReadinessOfModelServers(t *testing.T) {
 			}))
 			t.Cleanup(s.Close)
 			limit := 20 * time.Second
-			if c.wrong == wait {
+			if c.wantErr == notReady {
 				limit = 50 * time.Millisecond
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), limit)
 			defer cancel()
 			_, err := WaitReady(ctx, s.Listener.Addr().String(), c.fn, nil)
-			if c.wrong == "" && err != nil || c.wrong != "" && (err == nil || !strings.Contains(err.Error(), c.wrong)) {
-				t.Errorf("got %v, want an error with %q, or none if that is empty", err, c.wrong)
+			if c.wantErr == "" && err != nil || c.wantErr != "" && (err == nil || !strings.Contains(err.Error(), c.wantErr)) {
+				t.Errorf("got error %v, want %q", err, cmp.Or(c.wantErr, "none"))
 			}
 		})
 	}
@@ -265,9 +266,9 @@ func TestProbePauses(t *testing.T) {
 	}
 }
 
-// recordAt returns the record of an instance at an address.
-func recordAt(address, contract, function string) *instance.Record {
-	return &instance.Record{ID: function + "-0", Function: function, Contract: contract, Handle: instance.Handle{Address: address}}
+// recordAt returns the record of an instance of the function with that name.
+func recordAt(address, contract, name string) *instance.Record {
+	return &instance.Record{ID: name + "-0", Function: name, Contract: contract, Handle: instance.Handle{Address: address}}
 }
 
 func TestConformance(t *testing.T) {
@@ -284,7 +285,7 @@ func TestConformance(t *testing.T) {
 func TestInvoke(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
-		w.Header().Set("Seen", strings.Join([]string{r.Method, r.URL.EscapedPath(), r.Host, r.Header.Get("Content-Type"), r.Header.Get("X-A")}, " "))
+		w.Header().Set("Seen", strings.Join([]string{r.Method, r.URL.EscapedPath(), r.Host, r.Header.Get("Content-Type"), r.Header.Get("X-A")}, "|"))
 		w.WriteHeader(http.StatusTeapot)
 		_, _ = w.Write(body)
 	}))
@@ -296,11 +297,11 @@ func TestInvoke(t *testing.T) {
 		header             http.Header
 		seen               string // the request that the function receives: method, path, host, content type and X-A
 	}{
-		{HTTP, "f", nil, "POST / " + address + "  "},
-		{auto, "f", http.Header{"x-a": {"1"}, "Content-Type": {"text/plain"}}, "POST / " + address + " text/plain 1"},
-		{OpenFaaS, "f", http.Header{"Host": {"f.example"}}, "POST / f.example  "},
-		{KServeV2, "a/b", nil, "POST /v2/models/a%2Fb/infer " + address + " application/json "},
-		{OpenAI, "f", nil, "POST /v1/chat/completions " + address + " application/json "},
+		{HTTP, "f", nil, "POST|/|" + address + "||"},
+		{auto, "f", http.Header{"x-a": {"1"}, "Content-Type": {"text/plain"}}, "POST|/|" + address + "|text/plain|1"},
+		{OpenFaaS, "f", http.Header{"Host": {"f.example"}}, "POST|/|f.example||"},
+		{KServeV2, "a/b", nil, "POST|/v2/models/a%2Fb/infer|" + address + "|application/json|"},
+		{OpenAI, "f", nil, "POST|/v1/chat/completions|" + address + "|application/json|"},
 	} {
 		response, err := client.Invoke(t.Context(), recordAt(address, c.contract, c.function), ports.Call{Header: c.header, Body: strings.NewReader("body")})
 		if err != nil {
@@ -308,9 +309,9 @@ func TestInvoke(t *testing.T) {
 		}
 		body, err := io.ReadAll(response.Body)
 		_ = response.Body.Close()
-		if err != nil || string(body) != "body" || response.StatusCode != http.StatusTeapot || response.Header.Get("Seen") != strings.TrimSpace(c.seen) {
+		if err != nil || string(body) != "body" || response.StatusCode != http.StatusTeapot || response.Header.Get("Seen") != c.seen {
 			t.Errorf("contract %s: got status %d, body %q, request %q, %v; want 418, \"body\" and %q",
-				c.contract, response.StatusCode, body, response.Header.Get("Seen"), err, strings.TrimSpace(c.seen))
+				c.contract, response.StatusCode, body, response.Header.Get("Seen"), err, c.seen)
 		}
 	}
 	if _, err := client.Invoke(t.Context(), recordAt(address, HTTP, "f"), ports.Call{Header: http.Header{"Content-Length": {"x"}}}); err == nil {

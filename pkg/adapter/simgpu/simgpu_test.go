@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// folder creates the files of two devices and an unrelated file.
-func folder(t *testing.T) string {
+// newFolder creates a folder with the files of two devices and an unrelated file.
+func newFolder(t *testing.T) string {
 	t.Helper()
-	dir := filepath.Join(t.TempDir(), "a[b]") // must not be used as a pattern
+	dir := filepath.Join(t.TempDir(), "a[b]") // the code under test must not use it as a pattern
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -25,6 +25,7 @@ func folder(t *testing.T) string {
 	return dir
 }
 
+// names returns the names of the files in a folder, separated by spaces.
 func names(t *testing.T, dir string) string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -38,8 +39,9 @@ func names(t *testing.T, dir string) string {
 	return strings.Join(out, " ")
 }
 
+// TestSweep checks that Sweep removes the files of the GPUs that no process uses, and only those.
 func TestSweep(t *testing.T) {
-	dir := folder(t)
+	dir := newFolder(t)
 	f, err := os.OpenFile(filepath.Join(dir, "gpu1.state"), os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +49,7 @@ func TestSweep(t *testing.T) {
 	defer f.Close()
 	// A lock of the open file description acts like another process's lock; a lock of
 	// this process would not conflict.
-	slot := unix.Flock_t{Type: unix.F_WRLCK, Start: 1<<20 + 5, Len: 1}
+	slot := unix.Flock_t{Type: unix.F_WRLCK, Start: lockSlot + 4, Len: 1}
 	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &slot); err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +74,8 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-func TestKeep(t *testing.T) {
+// TestRetain checks that Sweep does not remove a folder between Retain and Release.
+func TestRetain(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "b")
 	t.Setenv("GFAAS_SIM_DIR", dir)
 	if err := Release("f-0"); err != nil {
@@ -85,19 +88,19 @@ func TestKeep(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := names(t, dir); got != "keep.f-0" {
-		t.Errorf("folder: got %s, want keep.f-0", got)
+		t.Errorf("files after Retain and Sweep: got %s, want keep.f-0", got)
 	}
 	if err := Release("f-0"); err != nil {
 		t.Fatal(err)
 	}
 	if got := names(t, dir); got != "" {
-		t.Errorf("folder after the release: got %s, want it empty", got)
+		t.Errorf("files after Release: got %s, want none", got)
 	}
 }
 
 func TestDir(t *testing.T) {
 	t.Setenv("GFAAS_SIM_DIR", "")
 	if got := Dir(); !strings.HasPrefix(got, "/dev/shm/gfaas-sim-") {
-		t.Errorf(`got %s, want a text with "/dev/shm/gfaas-sim-"`, got)
+		t.Errorf("got %s, want a path that begins with /dev/shm/gfaas-sim-", got)
 	}
 }
