@@ -24,13 +24,13 @@ enum mode { UNKNOWN, NOT_OVERSUBSCRIBED, WHEN_IDLE, WHEN_ORDERED };
 
 static enum mode mode(void)
 {
-    static uint32_t known;
-    if (!gf_load(&known)) {
+    static uint32_t cached; /* UNKNOWN until the first call */
+    if (!gf_load(&cached)) {
         const char *value = getenv("GFAAS_OVERSUBSCRIBE");
         value = value ? value : "";
-        gf_store(&known, !strcmp(value, "1") ? WHEN_IDLE : !strcmp(value, "ordered") ? WHEN_ORDERED : NOT_OVERSUBSCRIBED);
+        gf_store(&cached, !strcmp(value, "1") ? WHEN_IDLE : !strcmp(value, "ordered") ? WHEN_ORDERED : NOT_OVERSUBSCRIBED);
     }
-    return gf_load(&known);
+    return gf_load(&cached);
 }
 
 bool gf_oversubscribed(void) { return mode() != NOT_OVERSUBSCRIBED; }
@@ -50,7 +50,7 @@ static struct gf_range *managed_ranges(struct gf_device *d, unsigned *count)
     unsigned capacity = gf_blocks_managed(d, NULL, 0);
     struct gf_range *all = malloc((capacity + 1) * sizeof *all);
     *count = all ? gf_blocks_managed(d, all, capacity) : 0;
-    if (*count > capacity) /* the program has allocated more meanwhile; the next swap_out moves that */
+    if (*count > capacity) /* the program has allocated more meanwhile; the next move to the host includes that */
         *count = capacity;
     return all;
 }
@@ -82,21 +82,45 @@ void gf_swap_in_now(struct gf_device *d, CUstream stream)
     free(all);
 }
 
-/* Starts moving a piece of a block to the host, or to the device. If `piece` is NULL, queries instead whether the move has
- * finished. Both happen in the block's context, on this thread's own stream. Sets *result to the driver's
- * answer. Returns false, and does not call the driver, if the block was freed or its context cannot be entered
- * (see gf_context_enter). */
-static bool move_or_query(struct gf_device *d, const struct gf_range *block, const struct gf_range *piece, bool to_host, CUresult *result)
+/* Locks the device and enters the context of the block. Returns false, and does not lock, if the block was freed or its
+ * context cannot be entered (see gf_context_enter). */
+static bool enter_block(struct gf_device *d, const struct gf_range *block)
 {
     CUcontext context;
     pthread_mutex_lock(&d->lock);
-    bool entered = gf_block_context(block->at, &context) && gf_context_enter(d, context);
-    if (entered) {
-        *result = piece ? prefetch(*piece, to_host ? CU_DEVICE_CPU : (CUdevice)gf_ordinal(d), CU_STREAM_PER_THREAD) : gf_real.cuStreamQuery(CU_STREAM_PER_THREAD);
-        gf_context_exit();
-    }
+    if (gf_block_context(block->at, &context) && gf_context_enter(d, context))
+        return true;
     pthread_mutex_unlock(&d->lock);
-    return entered;
+    return false;
+}
+
+static void exit_block(struct gf_device *d)
+{
+    gf_context_exit();
+    pthread_mutex_unlock(&d->lock);
+}
+
+/* Starts moving a piece of a block to the host or to the device, on this thread's own stream. */
+static bool start_move(struct gf_device *d, const struct gf_range *block, struct gf_range piece, bool to_host)
+{
+    if (!enter_block(d, block))
+        return false;
+    CUresult result = prefetch(piece, to_host ? CU_DEVICE_CPU : (CUdevice)gf_ordinal(d), CU_STREAM_PER_THREAD);
+    exit_block(d);
+    return result == CUDA_SUCCESS;
+}
+
+/* Waits until a move has finished. Returns false if it failed or the block was freed. */
+static bool await_move(struct gf_device *d, const struct gf_range *block)
+{
+    while (enter_block(d, block)) {
+        CUresult result = gf_real.cuStreamQuery(CU_STREAM_PER_THREAD);
+        exit_block(d);
+        if (result != CUDA_ERROR_NOT_READY)
+            return result == CUDA_SUCCESS;
+        gf_pause_ns(POLL_NS);
+    }
+    return false;
 }
 
 /* Reports whether the instance has work again: a thread waits at the gate, or the gate is open. */
@@ -112,17 +136,14 @@ static bool move(struct gf_device *d, struct gf_range block, bool to_host)
     uint64_t done = 0;
     while (done < block.size && !has_work(d)) {
         struct gf_range piece = {block.at + done, block.size - done < PIECE_BYTES ? block.size - done : PIECE_BYTES};
-        CUresult result;
         pthread_mutex_lock(&move_lock);
         if (to_host)
             gf_store(&d->swapped_out, true);
-        bool started = move_or_query(d, &block, &piece, to_host, &result) && result == CUDA_SUCCESS, exists = started;
-        while (exists && (exists = move_or_query(d, &block, NULL, to_host, &result)) && result == CUDA_ERROR_NOT_READY)
-            gf_pause_ns(POLL_NS);
-        bool moved = exists && result == CUDA_SUCCESS; /* the driver reports the end of the move */
+        bool started = start_move(d, &block, piece, to_host);
+        bool moved = started && await_move(d, &block);
         if (moved && to_host)
             gf_mem_set_parked(d, d->mem_parked + piece.size);
-        else if (moved) /* may be 0 already, if the program's work moves the memory back meanwhile */
+        else if (moved) /* parked may be 0 already, if gf_swap_in_now has reset it */
             gf_mem_set_parked(d, d->mem_parked > piece.size ? d->mem_parked - piece.size : 0);
         pthread_mutex_unlock(&move_lock);
         if (!started)
@@ -140,7 +161,7 @@ static bool move_all(struct gf_device *d, bool to_host)
     struct gf_range *all = managed_ranges(d, &count);
     bool complete = all;
     if (to_host)
-        gf_mem_set_parked(d, 0); /* without work since an earlier move, its bytes would count twice */
+        gf_mem_set_parked(d, 0); /* all pieces are counted again, including those of an earlier move */
     for (unsigned i = 0; i < count; i++)
         complete = move(d, all[i], to_host) && complete;
     free(all);

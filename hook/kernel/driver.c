@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <stdio.h>
 
+/* A pointer p_NAME to each function of the driver. */
 #define DEFINE(name) __typeof__(&name) p_##name;
 DRIVER(DEFINE)
 
@@ -23,7 +24,7 @@ bool driver_open(char *why, size_t len)
     return true;
 }
 
-const char *driver_says(CUresult r)
+const char *driver_error_text(CUresult r)
 {
     const char *text = NULL;
     if (!p_cuGetErrorString || p_cuGetErrorString(r, &text) != CUDA_SUCCESS || !text)

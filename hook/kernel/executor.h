@@ -58,7 +58,7 @@ DRIVER(DECLARE)
 #undef DECLARE
 
 bool driver_open(char *why, size_t len);
-const char *driver_says(CUresult r);
+const char *driver_error_text(CUresult r);
 
 /* frame.c: messages. */
 struct reader {

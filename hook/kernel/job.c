@@ -75,7 +75,7 @@ static bool check(struct outcome *o, CUresult r, enum step step, uint32_t index)
     o->step = step;
     o->index = index;
     if (!o->text[0])
-        snprintf(o->text, sizeof o->text, "%s", driver_says(r));
+        snprintf(o->text, sizeof o->text, "%s", driver_error_text(r));
     return false;
 }
 

@@ -54,7 +54,7 @@ static bool begin(char *name, size_t nlen, uint32_t *value, size_t *total, char 
     if (r == CUDA_SUCCESS && !job_init(ctx))
         r = CUDA_ERROR_OUT_OF_MEMORY;
     if (r != CUDA_SUCCESS)
-        snprintf(why, len, "%s", driver_says(r));
+        snprintf(why, len, "%s", driver_error_text(r));
     return r == CUDA_SUCCESS;
 }
 

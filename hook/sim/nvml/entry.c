@@ -10,12 +10,12 @@ static unsigned users;                                   /* calls of nvmlInit mi
 
 nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
 {
-    static bool opened;
+    static bool devices_set;
     nvmlReturn_t r = NVML_SUCCESS;
     pthread_mutex_lock(&lock);
-    for (int i = 0; i < SIM_MAX_DEVICES && !opened; i++)
+    for (int i = 0; i < SIM_MAX_DEVICES && !devices_set; i++)
         sim_devices[i] = (struct nvmlDevice_st){.index = i, .fd = -1};
-    opened = true;
+    devices_set = true;
     if (!users && !config_load())
         r = NVML_ERROR_UNKNOWN;
     else if (!users++)
@@ -27,9 +27,11 @@ nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
 nvmlReturn_t nvmlShutdown(void)
 {
     pthread_mutex_lock(&lock);
-    bool open = users && users--;
+    bool initialized = users;
+    if (initialized)
+        users--;
     pthread_mutex_unlock(&lock);
-    return open ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
+    return initialized ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
 }
 
 const char *nvmlErrorString(nvmlReturn_t result)
@@ -43,7 +45,7 @@ const char *nvmlErrorString(nvmlReturn_t result)
     return "unknown error";
 }
 
-/* Begins a call; the lock is held if it succeeds. */
+/* Begins a call. If it succeeds, the lock is held until end is called. */
 static nvmlReturn_t begin(void)
 {
     pthread_mutex_lock(&lock);
@@ -53,12 +55,14 @@ static nvmlReturn_t begin(void)
     return NVML_ERROR_UNINITIALIZED;
 }
 
+/* Ends a call, and returns its result. */
 static nvmlReturn_t end(nvmlReturn_t r)
 {
     pthread_mutex_unlock(&lock);
     return r;
 }
 
+/* Begins a call with a device, which must be one of sim_devices. */
 static nvmlReturn_t begin_device(nvmlDevice_t device)
 {
     nvmlReturn_t r = begin();
@@ -70,6 +74,7 @@ static nvmlReturn_t begin_device(nvmlDevice_t device)
     return end(NVML_ERROR_INVALID_ARGUMENT);
 }
 
+/* Define the exported functions of a row of nvml.def: ENTRY_X for the column sim X (see SIM_NV_ROW). */
 #define ENTRY_AS(name, params, args, call, ...)                    \
     nvmlReturn_t name params                                       \
     {                                                              \
