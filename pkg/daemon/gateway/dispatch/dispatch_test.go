@@ -402,8 +402,8 @@ func TestBackoff(t *testing.T) {
 	if want := []time.Duration{1, 2, 4, 8, 16, 32, 60, 60}; !slices.Equal(got, want) {
 		t.Errorf("pauses, in seconds: got %d, want %d", got, want)
 	}
-	if first := f.Next(steady); first != firstRestart || g.Next(-time.Hour) != firstRestart || f.Next(0) != 2*firstRestart {
-		t.Errorf("pause after a steady run: got %v, want %v, also after a negative run, then %v", first, firstRestart, 2*firstRestart)
+	if first := f.Next(steady); first != instance.FirstRestart || g.Next(-time.Hour) != instance.FirstRestart || f.Next(0) != 2*instance.FirstRestart {
+		t.Errorf("pause after a steady run: got %v, want %v, also after a negative run, then %v", first, instance.FirstRestart, 2*instance.FirstRestart)
 	}
 }
 

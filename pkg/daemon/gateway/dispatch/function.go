@@ -57,7 +57,7 @@ type CallLimits struct {
 	Idle    time.Duration // of an upgraded connection; 0 means no limit
 	Probes  function.Probes
 	Batcher *function.Batcher // nil if calls form no batches
-	Served  string            // the name in place of the model of calls; empty means that it is kept
+	Served  string            // replaces the model's name in calls; empty means that the name is kept
 
 	// Comments lets callers that wait for a stream get comments meanwhile.
 	Comments bool
@@ -181,7 +181,7 @@ func (f *Function) StopIdle() {
 	f.respecFor(now)
 }
 
-// longestIdle is the longest time for which an idle instance is kept that ends at all.
+// longestIdle limits how long KeepIdle keeps idle instances. A longer time means that they do not stop.
 const longestIdle = 10 * 365 * 24 * time.Hour
 
 // KeepIdle makes idle instances of the function's current version stop after the given time, in place of
@@ -293,8 +293,8 @@ func (f *Function) Records(id string) (records []instance.Record) {
 	return records
 }
 
-// hold delays the replacement, by scale.min, of an instance that exited within steady of
-// its start. Each such exit doubles the delay (Backoff). Otherwise, an instance that exits
+// hold delays the replacement of an instance that scale.min keeps and that exited within
+// steady of its start. Each such exit doubles the delay (Backoff). Otherwise, an instance that exits
 // as soon as it is ready would keep the GPU busy with starts. Locked.
 func (f *Function) hold(i *Instance) {
 	v := i.version
@@ -339,11 +339,7 @@ func (f *Function) replace(wanted int) {
 // and 1 s again after a run of at least steady.
 type Backoff struct{ tries int }
 
-const (
-	firstRestart = instance.FirstRestart
-	lastRestart  = instance.LastRestart
-	steady       = instance.SteadyRun
-)
+const steady = instance.SteadyRun
 
 // Next returns the pause before the next start, given how long the last run lasted.
 func (b *Backoff) Next(ran time.Duration) time.Duration {
