@@ -126,15 +126,13 @@ func (r *Runtime) start(ctx context.Context, spec instance.Spec) (instance.Handl
 	if err != nil {
 		return instance.Handle{}, err
 	}
+	handle := instance.Handle{Runtime: instance.Swarm, Container: id, Started: started}
 	task, err := r.await(ctx, id)
 	if err == nil && spec.Job == nil {
-		var address string
-		if address, err = r.address(task, spec.Port); err == nil {
-			return instance.Handle{Runtime: instance.Swarm, Container: id, Address: address, Started: started}, nil
-		}
+		handle.Address, err = r.address(task, spec.Port)
 	}
 	if err == nil {
-		return instance.Handle{Runtime: instance.Swarm, Container: id, Started: started}, nil
+		return handle, nil
 	}
 	tidy, cancel := detached(ctx)
 	defer cancel()
