@@ -31,7 +31,7 @@ func asVictim(t *testing.T, operation string) (string, error) {
 // do performs an operation in the process that asVictim starts.
 func do(operation string) error {
 	switch operation {
-	case "keep":
+	case "retain":
 		return Retain("f-0")
 	case "ensure":
 		_, err := Ensure()
@@ -47,8 +47,9 @@ func do(operation string) error {
 	return errors.New("no such operation")
 }
 
-// users creates a folder that the victim can access, and returns the victim's default folder.
-func users(t *testing.T) (home, dir string) {
+// newVictim creates and returns a home folder of the victim, and returns the path of the victim's default folder of
+// simulated GPUs, which does not exist yet. It skips the test unless root runs it.
+func newVictim(t *testing.T) (home, dir string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: only root can be two users")
@@ -76,23 +77,25 @@ func writeVictimFile(t *testing.T, path string) {
 	}
 }
 
-func expect(t *testing.T, path string) {
+// expectUnchanged checks that a file that writeVictimFile has created still has its content.
+func expectUnchanged(t *testing.T, path string) {
 	t.Helper()
 	if text, err := os.ReadFile(path); err != nil || string(text) != "precious" {
-		t.Errorf("%s of the victim's now holds %q, %v; want precious", path, text, err)
+		t.Errorf("%s, a file of the victim: got content %q, %v; want precious", path, text, err)
 	}
 }
 
-// The folder was created by another user, with links to files that the victim should overwrite.
+// TestFolderOfAnotherUser checks that no operation uses a folder that another user has created, with links to a file
+// of the victim.
 func TestFolderOfAnotherUser(t *testing.T) {
-	home, dir := users(t)
+	home, dir := newVictim(t)
 	file := filepath.Join(home, "file")
 	writeVictimFile(t, file)
 	if err := errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, 0o777), os.Symlink(file, filepath.Join(dir, "keep.f-0")),
 		os.Symlink(file, filepath.Join(dir, "gpu0.state")), os.Chown(dir, attacker, attacker)); err != nil {
 		t.Fatal(err)
 	}
-	for _, operation := range []string{"keep", "ensure", "memory"} {
+	for _, operation := range []string{"retain", "ensure", "memory"} {
 		out, err := asVictim(t, operation)
 		if err == nil || !strings.Contains(out, dir) || !strings.Contains(out, fmt.Sprintf("is owned by uid %d", attacker)) {
 			t.Errorf("%s in another user's folder: got the error %v, want one that names the folder and its owner: %s", operation, err, out)
@@ -103,22 +106,22 @@ func TestFolderOfAnotherUser(t *testing.T) {
 			t.Errorf("%s in another user's folder: got the error %v, want none: %s", operation, err, out)
 		}
 	}
-	expect(t, file)
+	expectUnchanged(t, file)
 	if got := names(t, dir); got != "gpu0.state keep.f-0" {
-		t.Errorf("the folder holds %s, want gpu0.state keep.f-0", got)
+		t.Errorf("files in another user's folder: got %s, want gpu0.state keep.f-0", got)
 	}
 }
 
-// The folder is a link to another folder of the victim.
+// TestFolderIsLink checks that no operation follows a link from the default folder to another folder of the victim.
 func TestFolderIsLink(t *testing.T) {
-	home, dir := users(t)
+	home, dir := newVictim(t)
 	for _, name := range []string{"gpu0.state", "gpu0.mem.notes", "keep.f-0"} {
 		writeVictimFile(t, filepath.Join(home, name))
 	}
 	if err := errors.Join(os.Symlink(home, dir), os.Lchown(dir, attacker, attacker)); err != nil {
 		t.Fatal(err)
 	}
-	for _, operation := range []string{"keep", "ensure"} {
+	for _, operation := range []string{"retain", "ensure"} {
 		if out, err := asVictim(t, operation); err == nil || !strings.Contains(out, "symbolic link") {
 			t.Errorf("%s in a linked folder: got the error %v, want one about the symbolic link: %s", operation, err, out)
 		}
@@ -129,14 +132,14 @@ func TestFolderIsLink(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"gpu0.state", "gpu0.mem.notes", "keep.f-0"} {
-		expect(t, filepath.Join(home, name))
+		expectUnchanged(t, filepath.Join(home, name))
 	}
 }
 
-// The victim's own folder works as usual.
+// TestFolderOfOnesOwn checks that all operations succeed without a folder of another user.
 func TestFolderOfOnesOwn(t *testing.T) {
-	_, dir := users(t)
-	for _, operation := range []string{"keep", "keep", "ensure", "memory", "sweep", "release", "sweep"} {
+	_, dir := newVictim(t)
+	for _, operation := range []string{"retain", "retain", "ensure", "memory", "sweep", "release", "sweep"} {
 		if out, err := asVictim(t, operation); err != nil {
 			t.Errorf("%s in the user's own folder: got the error %v, want none: %s", operation, err, out)
 		}
