@@ -21,10 +21,32 @@ import (
 // GPUs is a testbed whose instances answer one request at a time. The slice sets
 // the duration of a request or of an iteration: the function's FAKE_MS, in ms on a whole GPU, divided
 // by SM share and quota. A job prints the line FAKE_OUTPUT, in which # stands for
-// the number of iterations so far, after each iteration. The function's FAKE_FAULT selects a fault (see the code).
-// A test reads the counters when no instance runs.
+// the number of iterations so far, after each iteration. A test reads the counters when no instance runs.
+//
+// The function's FAKE_FAULT selects a fault:
+//
+//	engine    Start fails: no container engine answers
+//	start     an instance with an SM share below 20% ends before it is ready
+//	parkless  an instance that parks ends before it is ready
+//	stop      Stop fails
+//	lingers   Stop of an instance that parks fails
+//	mute      Target waits until its context ends
+//	batch     Target refuses batches
+//	stalls    only the first request is answered
+//	waits     with an SM share above 25%, no request is answered
+//	answer    with an SM share below 20%, requests fail
+//	tires     requests take 1 ms longer for each second since the start
+//	pools     parking moves only a quarter of the memory
+//	quick     requests to a parked instance take no longer
+//	memory    the memory is not known
+//	leaks     the memory grows
+//	ends      the instance has ended 5 s after its start; a job, after jobEnds iterations
+//	ranks     two processes of a job print each line
+//	sparse    a job prints only every tenth iteration
+//	buffers   a job prints ten lines at once, after every tenth iteration
+//	epochs    the numbers that a job prints begin again after ten iterations
 type GPUs struct {
-	Imported float64 // MiB of the model daemon's that instances have mapped
+	Imported float64 // MiB of the model daemon's memory that each instance has mapped
 
 	mu          sync.Mutex
 	Started     []gpu.Slice    // of instances that do not park
@@ -101,15 +123,12 @@ func (f *GPUs) Start(ctx context.Context, fn function.Function, options testbed.
 	} else {
 		f.Started = append(f.Started, s)
 	}
-	switch fn.Env["FAKE_FAULT"] {
-	case "engine":
+	switch fault := fn.Env["FAKE_FAULT"]; {
+	case fault == "engine":
 		return nil, fmt.Errorf("start: %w", errNoEngine{})
-	case "start":
-		if s.SMPct < 20 {
-			return nil, errors.New("ended before it was ready: exit status 3\nit printed last:\n  out of memory")
-		}
-	}
-	if fault := fn.Env["FAKE_FAULT"]; options.Parks && fault == "parkless" {
+	case fault == "start" && s.SMPct < 20:
+		return nil, errors.New("ended before it was ready: exit status 3\nit printed last:\n  out of memory")
+	case fault == "parkless" && options.Parks:
 		return nil, errors.New("ended before it was ready: managed memory is not supported")
 	}
 	if f.numbers[options.Number] {
@@ -122,7 +141,7 @@ func (f *GPUs) Start(ctx context.Context, fn function.Function, options testbed.
 	f.Running++
 	f.MostRunning = max(f.MostRunning, f.Running)
 	return &instance{
-		gpus: f, number: options.Number, fault: fn.Env["FAKE_FAULT"], output: fn.Env["FAKE_OUTPUT"], slice: s, parks: options.Parks, one: make(chan struct{}, 1),
+		gpus: f, number: options.Number, fault: fn.Env["FAKE_FAULT"], output: fn.Env["FAKE_OUTPUT"], slice: s, parks: options.Parks, running: make(chan struct{}, 1),
 		service: time.Duration(float64(full) / (s.SMPct / 100) / s.QuotaLimit), started: time.Now(), worked: time.Now(),
 	}, nil
 }
@@ -133,8 +152,8 @@ type instance struct {
 	fault   string
 	output  string
 	slice   gpu.Slice
-	one     chan struct{}
-	service time.Duration
+	running chan struct{} // full while a request runs
+	service time.Duration // duration of a request or of an iteration
 	started time.Time
 	parks   bool
 	worked  time.Time // when the last request ended
@@ -151,20 +170,18 @@ const (
 func (s *instance) Parked(ctx context.Context) (used, parked float64) {
 	used = s.GPUMemMiB(ctx)
 	switch {
-	case s.parks && s.fault != "pools" && time.Since(s.worked) >= parkAfter:
-		return used, used
-	case s.parks && time.Since(s.worked) >= parkAfter:
+	case !s.parks || time.Since(s.worked) < parkAfter:
+		return used, 0
+	case s.fault == "pools":
 		return used, used / 4
 	}
-	return used, 0
+	return used, used
 }
 
 // jobEnds is the number of iterations after which a job with the fault "ends" is over.
 const jobEnds = 20
 
-// Output returns the output of a job. It ends with ctx or the job. With the fault "ranks", two processes print
-// each line; with "sparse", only every tenth iteration is printed; with "buffers", ten lines are printed at once; with "epochs", the numbers begin again
-// after ten iterations.
+// Output returns the output of a job. It ends with ctx or the job.
 func (s *instance) Output(ctx context.Context) ports.LogLines {
 	return func(yield func(ports.LogLine, error) bool) {
 		for n := 1; s.fault != "ends" || n <= jobEnds; n++ {
@@ -175,15 +192,11 @@ func (s *instance) Output(ctx context.Context) ports.LogLines {
 				timer.Stop()
 				return
 			}
-			number, times := n, 1
-			if s.fault == "buffers" && n%10 != 0 {
+			if (s.fault == "sparse" || s.fault == "buffers") && n%10 != 0 {
 				continue
 			}
+			number, times := n, 1
 			switch s.fault {
-			case "sparse":
-				if n%10 != 0 {
-					continue
-				}
 			case "epochs":
 				number = (n-1)%10 + 1
 			case "ranks":
@@ -214,11 +227,11 @@ func (s *instance) Target(ctx context.Context, r testbed.Request) (load.Sender, 
 
 func (s *instance) invoke(ctx context.Context, r testbed.Request) error {
 	select {
-	case s.one <- struct{}{}:
+	case s.running <- struct{}{}:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	defer func() { <-s.one }()
+	defer func() { <-s.running }()
 	s.gpus.mu.Lock()
 	if s.gpus.Requests == nil {
 		s.gpus.Requests = map[string]int{}
