@@ -80,13 +80,13 @@ func without(list []int32, f int32) []int32 {
 	return slices.DeleteFunc(list, func(g int32) bool { return g == f })
 }
 
-// renew resets the failed starts of a function that was set again after its removal. If instances
-// is true, the function has a new version: renew also stops its instances.
-func (r *registry) renew(f int32, instances bool) {
-	if instances || r.starts.isClosing(f) || !r.known(f) {
+// renew resets the failed starts of a function that was set again after its removal or has a new
+// version. For a new version, renew also stops the function's instances.
+func (r *registry) renew(f int32, newVersion bool) {
+	if newVersion || r.starts.isClosing(f) || !r.known(f) {
 		r.starts.reset(f)
 	}
-	if instances {
+	if newVersion {
 		r.pool.ForgetDurations(f)
 		r.pool.Renew(f)
 	}
@@ -169,8 +169,11 @@ func (r *registry) setClass(gpu, class int32) {
 		return
 	}
 	r.pool.SetClass(gpu, class)
+	if !r.classes {
+		return
+	}
 	for f := range r.functions {
-		if r.classes && r.known(int32(f)) {
+		if r.known(int32(f)) {
 			r.order.changed(int32(f))
 		}
 	}
