@@ -19,7 +19,7 @@ static CUfunction nop, slow;
 static CUstream first, second, third;
 static CUevent fork_event, join_event;
 static CUdeviceptr memory;
-static int passed;
+static int third_done;
 
 static void say(const char *what)
 {
@@ -59,7 +59,7 @@ static void capture_known(void)
     ASSERT(nodes == 2);
 }
 
-static void CUDA_CB ran(void *flag) { __atomic_store_n((int *)flag, 1, __ATOMIC_RELEASE); }
+static void CUDA_CB set_flag(void *flag) { __atomic_store_n((int *)flag, 1, __ATOMIC_RELEASE); }
 
 /* Launches on a stream that is new to this thread, and therefore waits at the gate. */
 static void *beside(void *unused)
@@ -67,7 +67,7 @@ static void *beside(void *unused)
     (void)unused;
     ASSERT_SUCCESS(cuCtxSetCurrent(context));
     launch_block(nop, third);
-    ASSERT_SUCCESS(cuLaunchHostFunc(third, ran, &passed));
+    ASSERT_SUCCESS(cuLaunchHostFunc(third, set_flag, &third_done));
     return NULL;
 }
 
@@ -118,7 +118,7 @@ int main(int argc, char **argv)
     thread = start_thread(beside, NULL);
     say("capturing");
     pthread_join(thread, NULL);
-    while (!__atomic_load_n(&passed, __ATOMIC_ACQUIRE))
+    while (!__atomic_load_n(&third_done, __ATOMIC_ACQUIRE))
         ;
     say("beside");
     ASSERT_SUCCESS(cuStreamEndCapture(first, &graph));

@@ -4,12 +4,12 @@
  *   fork CASE
  *
  * before  forks before the driver is used; both processes use it
- * exec    forks afterwards; the child executes another GPU program
- * quiet   forks afterwards; the child ends without using the GPU
+ * exec    forks after the driver was used; the child executes another GPU program
+ * quiet   forks after the driver was used; the child ends without using the GPU
  * shell   calls popen and system while threads launch; no descriptor is passed on
  *
- * All processes use all devices. It prints how many kernels this process launched, then waits for
- * the end of its standard input. */
+ * All processes use all devices. The parent prints how many kernels it has launched on all of them, and
+ * then waits for the end of its standard input. */
 #include "check.h"
 
 #include <sys/wait.h>
@@ -33,6 +33,7 @@ static void begin(void)
     }
 }
 
+/* Launches that many kernels on each device, and waits until they have ended. */
 static void launch(int times)
 {
     for (int i = 0; i < devices; i++) {

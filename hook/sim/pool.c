@@ -3,8 +3,8 @@
  * A pool reserves device memory in chunks of 32 MiB (smaller ones if the device has no more) and splits them into
  * blocks. The table of ranges has every block of a chunk: an allocated one is R_POOL, a free one R_HIDDEN. A freed
  * block has the record of the free. Until the stream has reached it, only that stream can reuse the block; after
- * that, any stream can, or, if the pool does not allow opportunistic reuse, after the next synchronization. Reuse
- * because one stream waits for another one's event comes no earlier than that here. */
+ * that, any stream can, or, if the pool does not allow opportunistic reuse, after the next synchronization. A stream
+ * that waits for another one's event cannot reuse that stream's blocks any earlier, unlike with the real driver. */
 #include "pool.h"
 
 #include <stdlib.h>
@@ -46,6 +46,7 @@ static struct range *block(const struct chunk *c, size_t i)
     return r && r->chunk == c ? r : NULL;
 }
 
+/* Makes a freed block free now. */
 static void clear_freed(struct range *r)
 {
     record_unref(r->freed);
@@ -77,7 +78,7 @@ static void join_blocks(const struct chunk *c)
         }
 }
 
-/* Updates which freed blocks are free now. */
+/* Updates which freed blocks are free now. `synced` is true if the program has synchronized. */
 static void update_blocks(struct pool *p, bool synced)
 {
     struct range *r;
@@ -143,7 +144,7 @@ static struct range *find_block_and_wait(struct pool *p, struct stream *s, size_
     if (!it)
         return NULL;
     struct record *freed = it->u.record = r->freed;
-    freed->refs += 2;
+    freed->refs += 2; /* of the item and of this function */
     bool pushed = engine_push(s, it) == CUDA_SUCCESS; /* may release the lock */
     r = pushed && handle_is(p, H_POOL) ? find_block(p, s, span, freed) : NULL;
     record_unref(freed);
@@ -203,6 +204,15 @@ static void free_block(struct range *r)
     r->size = 0;
 }
 
+/* Returns the memory of a destroyed pool, or else joins the blocks of the chunk. May remove the pool. */
+static void after_free(const struct chunk *c)
+{
+    if (c->pool->destroyed)
+        pool_trim(c->pool, 0);
+    else
+        join_blocks(c);
+}
+
 CUresult pool_free(struct range *r, struct stream *s)
 {
     struct item *it = item_new(I_RECORD);
@@ -225,10 +235,7 @@ CUresult pool_free(struct range *r, struct stream *s)
         c->pool->used += r->span;
         return result;
     }
-    if (c->pool->destroyed)
-        pool_trim(c->pool, 0);
-    else
-        join_blocks(c);
+    after_free(c);
     return CUDA_SUCCESS;
 }
 
@@ -236,10 +243,7 @@ void pool_free_now(struct range *r)
 {
     struct chunk *c = r->chunk;
     free_block(r);
-    if (c->pool->destroyed)
-        pool_trim(c->pool, 0);
-    else
-        join_blocks(c);
+    after_free(c);
 }
 
 /* ---- returning memory ---- */
@@ -261,9 +265,8 @@ static void pool_drop(struct pool *p)
     free(p);
 }
 
-/* Returns unused memory to the device, but keeps `keep` bytes reserved. Removes a destroyed pool that is empty.
- * Returns whether the pool still exists. */
-static bool trim(struct pool *p, uint64_t keep, bool synced)
+/* Returns unused memory to the device, but keeps `keep` bytes reserved. Removes a destroyed pool that is empty. */
+static void trim(struct pool *p, uint64_t keep, bool synced)
 {
     update_blocks(p, synced);
     for (struct chunk **at = &p->chunks, *c; (c = *at);) {
@@ -276,10 +279,8 @@ static bool trim(struct pool *p, uint64_t keep, bool synced)
         *at = c->next;
         free(c);
     }
-    bool gone = p->destroyed && !p->chunks;
-    if (gone)
+    if (p->destroyed && !p->chunks)
         pool_drop(p);
-    return !gone;
 }
 
 void pool_trim(struct pool *p, uint64_t keep)
@@ -316,11 +317,10 @@ void pool_release_unused(struct device *d)
 /* Drops all allocations. */
 static void free_allocations(struct pool *p)
 {
+    struct range *r;
     for (struct chunk *c = p->chunks; c; c = c->next)
-        for (size_t i = range_after(c->base) - 1; i < range_count() && range_at(i)->chunk == c; i++) {
-            struct range *r = range_at(i);
-            record_unref(r->freed);
-            r->freed = NULL;
+        for (size_t i = first_block(c); (r = block(c, i)); i++) {
+            clear_freed(r);
             r->kind = R_HIDDEN;
             r->size = 0;
         }
