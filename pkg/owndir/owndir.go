@@ -1,9 +1,10 @@
 // Package owndir opens directories that only the current user can write to, such as run directories (Open), or makes them
-// (Ensure). It returns an Error for others.
+// (Ensure). It returns an Error for others. Sync makes changes of a directory durable.
 package owndir
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -97,4 +98,13 @@ func check(path string, info fs.FileInfo) error {
 		return &Error{path, fmt.Sprintf("is writable by other users (mode %04o)", info.Mode().Perm())}
 	}
 	return nil
+}
+
+// Sync makes the entries of a directory durable, for example after a file was created in it or renamed.
+func Sync(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
 }

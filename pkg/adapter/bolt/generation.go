@@ -16,6 +16,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/owndir"
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
 )
 
@@ -234,7 +235,7 @@ func (d *DB) write(f *os.File, s *state, change func(*bbolt.Tx) error) (aside st
 		_ = os.Remove(temp)
 		return "", &FileError{Path: d.path, Err: err}
 	}
-	if err := syncDir(filepath.Dir(path)); err != nil {
+	if err := owndir.Sync(filepath.Dir(path)); err != nil {
 		return "", &FileError{Path: d.path, Err: err}
 	}
 	if aside != "" {
@@ -257,12 +258,4 @@ func writeNew(f *os.File, path string, image []byte) error {
 	}
 	_, err = temp.Write(append(header(format, image), image...))
 	return errors.Join(err, temp.Chmod(info.Mode().Perm()), temp.Sync(), temp.Close())
-}
-
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/lockfile"
 	"github.com/gfaas/gfaas/pkg/outfile"
+	"github.com/gfaas/gfaas/pkg/owndir"
 	"github.com/gfaas/gfaas/pkg/profile"
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
@@ -123,7 +124,7 @@ func (j *File) create(text []byte) (err error) {
 		return err
 	}
 	j.file = f
-	return syncDir(dir)
+	return owndir.Sync(dir)
 }
 
 // place renames the temporary file to the path, locked like the file that it replaces.
@@ -169,14 +170,6 @@ func (j *File) Close() error {
 		errs = append(errs, j.lock.Close())
 	}
 	return errors.Join(errs...)
-}
-
-func syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }
 
 // Values of the argument header of csvLines.

@@ -10,6 +10,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/gfaas/gfaas/pkg/owndir"
 )
 
 const (
@@ -105,7 +107,7 @@ func (b *Body) record(c Call) ([]byte, error) {
 		return encode(h, nil)
 	}
 	if b.file != nil {
-		if err := errors.Join(b.file.Sync(), syncDir(b.dir)); err != nil {
+		if err := errors.Join(b.file.Sync(), owndir.Sync(b.dir)); err != nil {
 			return nil, fmt.Errorf("journal: %w", err)
 		}
 		h.File, h.Size, h.CRC = filepath.Base(b.file.Name()), b.size, b.sum

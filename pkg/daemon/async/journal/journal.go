@@ -212,7 +212,7 @@ func (j *Journal) load() (err error) {
 	if j.db, err = openDB(j.path()); err != nil {
 		return err
 	}
-	if err := syncDir(j.dir); err != nil { // bbolt syncs only the file itself
+	if err := owndir.Sync(j.dir); err != nil { // bbolt syncs only the file itself
 		return err
 	}
 	switch err := j.compact(); {
@@ -300,7 +300,7 @@ func (j *Journal) compact() error {
 	if err != nil {
 		return errors.Join(err, os.Remove(path))
 	}
-	err = errors.Join(syncDir(j.dir), j.db.Close())
+	err = errors.Join(owndir.Sync(j.dir), j.db.Close())
 	var opening error
 	j.db, opening = openDB(j.path())
 	return errors.Join(err, opening)
@@ -535,12 +535,4 @@ func decode(v []byte) (h head, body []byte, ok bool) {
 		return head{}, nil, false
 	}
 	return h, v[4+i+1:], binary.LittleEndian.Uint32(v) == crc32.Checksum(v[4:], castagnoli())
-}
-
-func syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }
