@@ -144,7 +144,7 @@ func (p *parser) function(n *yaml.Node) (fn Function, lines map[string]int) {
 	} else if fn.Image == "" && lines["command"] == 0 {
 		p.fail(n, "image", "missing, expected an image or a command")
 	}
-	p.training(n, &fn, lines)
+	p.training(&fn, lines)
 	if fn.Affinity != "" && fn.Batcher != nil {
 		p.failAt(lines["affinity"], "affinity", "not allowed with batcher, because a batch has calls of several callers")
 	}
@@ -175,7 +175,7 @@ func (p *parser) kernels(n *yaml.Node, fn *Function, lines map[string]int) {
 
 // training sets the defaults of a training function, and checks the keys that only such functions
 // have.
-func (p *parser) training(n *yaml.Node, fn *Function, lines map[string]int) {
+func (p *parser) training(fn *Function, lines map[string]int) {
 	if fn.Kind != Training {
 		for _, key := range []string{"max_restarts", "deadline", "progress"} {
 			if lines[key] > 0 {

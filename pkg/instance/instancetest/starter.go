@@ -229,13 +229,12 @@ func (s *starts) stop(r instance.Record) {
 	}
 }
 
-func (s *starts) awaitEnd(r instance.Record) instance.State {
+func (s *starts) awaitEnd(r instance.Record) {
 	s.t.Helper()
 	state, err := s.starter.Wait(s.t.Context(), r)
 	if err != nil || state.Running {
 		s.t.Fatalf("Wait = %+v, %v, want ended", state, err)
 	}
-	return state
 }
 
 func (s *starts) checkRunning(r instance.Record) {

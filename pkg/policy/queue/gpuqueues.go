@@ -92,14 +92,11 @@ func (p *gpuQueues) updateIndexes(g int32) {
 	}
 }
 
-// extend expects overdue work to take twice as long as it has taken so far. It reports whether
-// the work was overdue.
-func (p *gpuQueues) extend(g int32, now time.Duration) (late bool) {
-	w := &p.gpus[g]
-	if late = overdue(w.started, w.expectedEnd) < now; late {
+// extend expects overdue work to take twice as long as it has taken so far.
+func (p *gpuQueues) extend(g int32, now time.Duration) {
+	if w := &p.gpus[g]; overdue(w.started, w.expectedEnd) < now {
 		p.setExpected(g, w.started, now+now-w.started)
 	}
-	return late
 }
 
 // overdueIn returns the GPUs in a heap (busy or busyQueued) whose work is overdue, in ascending
