@@ -20,3 +20,12 @@ func Find[T any](all []Parameter[T], key string) *Parameter[T] {
 	}
 	return nil
 }
+
+// Of returns parameters of I as parameters of T, which contains an I: at returns the I in a T.
+func Of[T, I any](at func(*T) *I, parameters []Parameter[I]) []Parameter[T] {
+	all := make([]Parameter[T], len(parameters))
+	for i, p := range parameters {
+		all[i] = Parameter[T]{Key: p.Key, Default: p.Default, Help: p.Help, Values: p.Values, Set: func(to *T, value string) error { return p.Set(at(to), value) }}
+	}
+	return all
+}

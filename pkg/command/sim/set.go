@@ -45,10 +45,7 @@ var parameters = func() []policy.Parameter[sim.Config] {
 			c.WeightsMem = int64(b)
 			return err
 		}})
-	for _, p := range queue.Parameters() {
-		list = append(list, policy.Parameter[sim.Config]{Key: p.Key, Set: func(c *sim.Config, v string) error { return p.Set(&c.Options, v) }})
-	}
-	return list
+	return append(list, policy.Of(func(c *sim.Config) *queue.Options { return &c.Options }, queue.Parameters())...)
 }()
 
 func integer(n int64) string { return strconv.FormatInt(n, 10) }

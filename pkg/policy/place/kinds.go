@@ -51,7 +51,7 @@ var kinds = []Kind{
 	},
 	{
 		Name: "dilu", Help: "Dilu: uses one configuration for each function, and places one instance after the other; the SM limits of the instances on a GPU may sum to more than 100%", SpansGPUs: true,
-		Parameters: append([]policy.Parameter[Options]{order}, diluParameters()...), limits: Input.withLimits,
+		Parameters: append([]policy.Parameter[Options]{order}, policy.Of(func(o *Options) *online.DiluOptions { return &o.Dilu }, online.DiluParameters)...), limits: Input.withLimits,
 		plan: func(in Input, o Options) (plan.Plan, []string, error) {
 			p, err := Dilu(in, DiluOptions{DiluOptions: o.Dilu, Order: o.Order})
 			return p, nil, err
@@ -70,16 +70,6 @@ var (
 		Set: func(o *Options, value string) error { o.Order = Order(value); return nil },
 	}
 )
-
-// diluParameters returns the parameters of Dilu's scheduler as parameters of Options.
-func diluParameters() (all []policy.Parameter[Options]) {
-	for _, p := range online.DiluParameters {
-		all = append(all, policy.Parameter[Options]{Key: p.Key, Default: p.Default, Help: p.Help, Set: func(o *Options, value string) error {
-			return p.Set(&o.Dilu, value)
-		}})
-	}
-	return all
-}
 
 // Kinds returns the algorithms in the order of the man page.
 func Kinds() []Kind { return slices.Clone(kinds) }

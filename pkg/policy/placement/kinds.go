@@ -44,7 +44,7 @@ var kinds = []Kind{
 	{
 		Name: "dilu", Scaled: true, New: newDilu,
 		Help:       "on a GPU where the sum of the requested shares stays at most omega, the sum of the shares up to the limits at most gamma, and the memory fits. First, a GPU with a friend of the function: another function that shares some GPU with it. Then another GPU in use, and last an idle GPU. Among these, the one with the lowest α(1 − Σ request) + β(1 − Σ memory / M). This is Algorithm 1 of the Dilu paper",
-		Parameters: diluParameters(),
+		Parameters: policy.Of(func(o *Options) *online.DiluOptions { return &o.Dilu }, online.DiluParameters),
 	},
 	{
 		Name: "maxrect", Scaled: true, New: newRectangles,
@@ -59,14 +59,6 @@ var kinds = []Kind{
 			},
 		}},
 	},
-}
-
-// diluParameters returns the parameters of Dilu's scheduler.
-func diluParameters() (all []policy.Parameter[Options]) {
-	for _, p := range online.DiluParameters {
-		all = append(all, policy.Parameter[Options]{Key: p.Key, Default: p.Default, Help: p.Help, Set: func(o *Options, value string) error { return p.Set(&o.Dilu, value) }})
-	}
-	return all
 }
 
 // Kinds returns the placements in the order of the man page.
