@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/gfaas/gfaas/pkg/number"
 )
 
 // An instance counts as broken after brokenStreak consecutive failures over at least
@@ -167,7 +169,7 @@ func (r *recorder) result(parent context.Context) (Result, error) {
 	w := r.window(r.requests(), r.from, r.to)
 	res := Result{Warmup: r.from, Duration: r.to - r.from, LastFailed: r.lastErr, Latencies: w.latencies}
 	w.count(&res)
-	res.P50, res.P95, res.P99 = quantile(w.latencies, 0.50), quantile(w.latencies, 0.95), quantile(w.latencies, 0.99)
+	res.P50, res.P95, res.P99 = number.Quantile(w.latencies, 0.50), number.Quantile(w.latencies, 0.95), number.Quantile(w.latencies, 0.99)
 	if r.options.Spec.Kind != Poisson {
 		res.served, res.ThroughputCI = sum(w.served[:]), halfWidth(w.rates())
 	} else {

@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/gfaas/gfaas/pkg/number"
 )
 
 // Parameters for evaluating a window.
@@ -150,7 +152,7 @@ func (w *window) unstable() string {
 		return ""
 	}
 	ci, known := w.p95()
-	switch wide := float64(ci) / float64(quantile(w.latencies, 0.95)); {
+	switch wide := float64(ci) / float64(number.Quantile(w.latencies, 0.95)); {
 	case !known:
 		return fmt.Sprintf("%d requests in %v are too few for a p95", len(w.latencies), w.to-w.from)
 	case wide > precision:
@@ -199,7 +201,7 @@ func (w *window) p95() (half time.Duration, known bool) {
 			return half, true
 		}
 		slices.Sort(batch)
-		batches = append(batches, float64(quantile(batch, 0.95)))
+		batches = append(batches, float64(number.Quantile(batch, 0.95)))
 	}
 	return max(half, time.Duration(studentQuantile*math.Sqrt(variance(batches)/float64(len(batches))))), true
 }
@@ -239,15 +241,6 @@ func (w *window) p95Due(due int64) time.Duration {
 		return Never
 	}
 	return w.latencies[i]
-}
-
-// quantile returns the least value such that the fraction q of the sorted values is at or
-// below it.
-func quantile(sorted []time.Duration, q float64) time.Duration {
-	if len(sorted) == 0 {
-		return 0
-	}
-	return sorted[max(0, int(math.Ceil(q*float64(len(sorted))))-1)]
 }
 
 // longestPeriods limits a trial, without the requested warm-up, to this multiple of

@@ -1,5 +1,5 @@
 // Package number formats numbers for files and for users: Plain, Short, Fixed and Percent are the common forms. Vanished
-// detects numbers that became 0 when they were parsed, because they are too small.
+// detects numbers that became 0 when they were parsed, because they are too small. Quantile is the quantile by nearest rank.
 package number
 
 import (
@@ -79,4 +79,13 @@ func Range(request, limit float64) string {
 		return Short(request) + ":" + Short(limit)
 	}
 	return Short(request)
+}
+
+// Quantile returns the least value such that at least the fraction q of the sorted values is at or below it (nearest rank),
+// or 0 if there are no values: the quantile 0.5 of 1, 2, 3 and 4 is 2.
+func Quantile[T ~int64 | ~float64](sorted []T, q float64) T {
+	if len(sorted) == 0 {
+		return 0
+	}
+	return sorted[min(max(int(math.Ceil(q*float64(len(sorted)))), 1), len(sorted))-1]
 }

@@ -32,3 +32,14 @@ func TestPrint(t *testing.T) {
 		}
 	}
 }
+
+func TestQuantile(t *testing.T) {
+	for q, want := range map[float64]float64{0: 1, 0.25: 1, 0.26: 2, 0.95: 4, 1: 4} {
+		if got := Quantile([]float64{1, 2, 3, 4}, q); got != want {
+			t.Errorf("quantile %v: got %v, want %v", q, got, want)
+		}
+	}
+	if got := Quantile([]float64(nil), 0.5); got != 0 {
+		t.Errorf("quantile of no values: got %v, want 0", got)
+	}
+}

@@ -351,8 +351,8 @@ func (o *planOptions) recorded() (map[string][]float64, error) {
 // predictionOf returns the figures of a function from its simulated latencies.
 func predictionOf(f planned.Prediction) report.FunctionPrediction {
 	p := report.FunctionPrediction{
-		Function: f.Function, RPS: f.RPS, SLOMS: f.SLOMS, P50MS: roundToMicros(planned.Quantile(f.Latencies, 0.5)),
-		P95MS: roundToMicros(planned.Quantile(f.Latencies, 0.95)), P99MS: roundToMicros(planned.Quantile(f.Latencies, 0.99)),
+		Function: f.Function, RPS: f.RPS, SLOMS: f.SLOMS, P50MS: roundToMicros(number.Quantile(f.Latencies, 0.5)),
+		P95MS: roundToMicros(number.Quantile(f.Latencies, 0.95)), P99MS: roundToMicros(number.Quantile(f.Latencies, 0.99)),
 		ServedRPS: f.ServedRPS,
 	}
 	p.Missed = len(f.Latencies) == 0 || p.SLOMS > 0 && p.P95MS > p.SLOMS
@@ -363,7 +363,7 @@ func predictionOf(f planned.Prediction) report.FunctionPrediction {
 		p.Within = planned.Within(f.Latencies, f.SLOMS)
 	}
 	for _, q := range report.Quantiles() {
-		p.Curve = append(p.Curve, planned.Quantile(f.Latencies, q))
+		p.Curve = append(p.Curve, number.Quantile(f.Latencies, q))
 	}
 	return p
 }

@@ -6,12 +6,12 @@ package replay
 import (
 	"context"
 	"errors"
-	"math"
 	"net/http"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/status"
 	"github.com/gfaas/gfaas/pkg/trace"
 )
@@ -240,7 +240,8 @@ func (p *player) result(before, after usage) *Result {
 		r.Completed += int64(len(f.latencies))
 		all = append(all, f.latencies...)
 		mean, variance := moments(f.latencies)
-		row := Function{Function: p.Names[i], Invocations: f.calls, MeanMS: mean, P99MS: quantile(f.latencies, 0.99), Variance: variance}
+		slices.Sort(f.latencies)
+		row := Function{Function: p.Names[i], Invocations: f.calls, MeanMS: mean, P99MS: milliseconds(number.Quantile(f.latencies, 0.99)), Variance: variance}
 		if before.known && after.known {
 			served := after.gpuSeconds[p.Names[i]] - before.gpuSeconds[p.Names[i]]
 			busy += served
@@ -249,7 +250,9 @@ func (p *player) result(before, after usage) *Result {
 		r.Functions = append(r.Functions, row)
 	}
 	mean, _ := moments(all)
-	r.LatencyMS = Latency{mean, quantile(all, 0.50), quantile(all, 0.95), quantile(all, 0.99), quantile(all, 1)}
+	slices.Sort(all)
+	quantile := func(q float64) float64 { return milliseconds(number.Quantile(all, q)) }
+	r.LatencyMS = Latency{mean, quantile(0.50), quantile(0.95), quantile(0.99), quantile(1)}
 	if r.Invocations > 0 {
 		r.MissRatio = float64(r.ColdStarts+r.HostWarmStarts) / float64(r.Invocations)
 	}
@@ -275,14 +278,4 @@ func moments(values []time.Duration) (mean, variance float64) {
 		variance += d * d
 	}
 	return mean, variance / float64(len(values))
-}
-
-// quantile returns a quantile by nearest rank, in ms. It sorts the values.
-func quantile(values []time.Duration, q float64) float64 {
-	if len(values) == 0 {
-		return 0
-	}
-	slices.Sort(values)
-	rank := int(math.Ceil(q * float64(len(values))))
-	return milliseconds(values[max(rank, 1)-1])
 }

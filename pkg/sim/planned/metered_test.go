@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/token"
 	"github.com/gfaas/gfaas/pkg/profile"
@@ -49,10 +50,10 @@ func TestIntrospectiveShares(t *testing.T) {
 			if c.want[1] > 0 {
 				instances = append(instances, elastic("g", c.g))
 			}
-			got := Latencies(metered(arrivals, instances...))
+			got := latencies(metered(arrivals, instances...))
 			shortest := math.Inf(1)
 			for _, function := range []string{"f", "g"}[:len(instances)] {
-				shortest = min(shortest, Quantile(got[function], 1))
+				shortest = min(shortest, number.Quantile(got[function], 1))
 			}
 			for n, function := range []string{"f", "g"}[:len(instances)] {
 				// Trials, in which one instance runs alone, cost up to 4%.
@@ -75,7 +76,7 @@ func TestHeadroom(t *testing.T) {
 		train.Endless = true
 		c := metered(map[string][]float64{"infer": poisson(10, 2000, 1)}, infer, train)
 		c.Objectives = map[string]float64{"infer": 100}
-		return Quantile(Latencies(c)["infer"], 0.95)
+		return number.Quantile(latencies(c)["infer"], 0.95)
 	}
 	without, with := run(0, 60), run(60, 30)
 	t.Logf("p95 %.1f ms without limits, %.1f ms with limits", without, with)
@@ -91,7 +92,7 @@ func TestHeadroom(t *testing.T) {
 func TestEndsUnderLongOverload(t *testing.T) {
 	long := elastic("f", gpu.Slice{SMPct: 10, SMLimitPct: 20, QuotaRequest: 0.1, QuotaLimit: 0.2})
 	long.WorkMS = 5000
-	got := Latencies(metered(map[string][]float64{"f": {0, 1, 1e6}, "g": {0.5, 3e6}}, long, elastic("g", gpu.Slice{SMPct: 100, QuotaRequest: 0.5, QuotaLimit: 1})))
+	got := latencies(metered(map[string][]float64{"f": {0, 1, 1e6}, "g": {0.5, 3e6}}, long, elastic("g", gpu.Slice{SMPct: 100, QuotaRequest: 0.5, QuotaLimit: 1})))
 	if len(got["f"]) != 3 || len(got["g"]) != 2 {
 		t.Errorf("got %d and %d answers, want 3 and 2", len(got["f"]), len(got["g"]))
 	}

@@ -7,7 +7,6 @@
 package planned
 
 import (
-	"math"
 	"slices"
 	"time"
 
@@ -84,24 +83,6 @@ func Simulate(c Config) map[string]Outcome {
 		outcomes[name] = o
 	}
 	return outcomes
-}
-
-// Latencies returns the latencies of Simulate.
-func Latencies(c Config) map[string][]float64 {
-	latencies := map[string][]float64{}
-	for name, o := range Simulate(c) {
-		latencies[name] = o.Latencies
-	}
-	return latencies
-}
-
-// Quantile returns the least latency that at least the given fraction of the requests did not
-// exceed, or 0 if there are no requests.
-func Quantile(sorted []float64, q float64) float64 {
-	if len(sorted) == 0 {
-		return 0
-	}
-	return sorted[min(len(sorted)-1, max(0, int(math.Ceil(q*float64(len(sorted))))-1))]
 }
 
 // Within returns the fraction of the requests that took at most the given time, or 0 if there are

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/profile"
 	"github.com/gfaas/gfaas/pkg/splitmix"
@@ -24,6 +25,15 @@ func poisson(rps float64, n int, seed uint64) []float64 {
 		times[i] = at
 	}
 	return times
+}
+
+// latencies returns the latencies of Simulate.
+func latencies(c Config) map[string][]float64 {
+	latencies := map[string][]float64{}
+	for name, o := range Simulate(c) {
+		latencies[name] = o.Latencies
+	}
+	return latencies
 }
 
 // wholeGPU returns an instance with all SMs for the whole window.
@@ -78,7 +88,7 @@ func TestByHand(t *testing.T) {
 		{"two instances at a time", []Instance{sliceOf(10, 1, share{sm: 50, from: 0, to: 1}), sliceOf(10, 1, share{sm: 50, from: 0, to: 1})}, []float64{0, 0, 4}, []float64{10, 10, 16}},
 		{"the faster instance first", []Instance{sliceOf(20, 1, share{sm: 50, from: 0, to: 1}), sliceOf(10, 1, share{sm: 50, from: 0, to: 1})}, []float64{0, 0, 5}, []float64{10, 15, 20}},
 	} {
-		got := Latencies(Config{GPUs: [][]Instance{c.gpu}, Arrivals: map[string][]float64{"f": c.arrivals}, Routing: Least, WindowMS: 100})["f"]
+		got := latencies(Config{GPUs: [][]Instance{c.gpu}, Arrivals: map[string][]float64{"f": c.arrivals}, Routing: Least, WindowMS: 100})["f"]
 		if !near(got, c.want, 1e-3) {
 			t.Errorf("%s: got %v ms, want %v ms", c.what, got, c.want)
 		}
@@ -102,7 +112,7 @@ func TestLent(t *testing.T) {
 		{"until its owner needs it, with little work remaining", []float64{40}, []float64{62}, []float64{30}, []float64{18}},
 		{"in its own turn", []float64{5}, []float64{10}, []float64{30}, []float64{37}},
 	} {
-		got := Latencies(Config{GPUs: [][]Instance{{a, b}}, Arrivals: map[string][]float64{"f": c.f, "g": c.g}, Routing: Least, WindowMS: 100})
+		got := latencies(Config{GPUs: [][]Instance{{a, b}}, Arrivals: map[string][]float64{"f": c.f, "g": c.g}, Routing: Least, WindowMS: 100})
 		if !near(got["f"], c.wantF, 1e-3) || !near(got["g"], c.wantG, 1e-3) {
 			t.Errorf("%s: got %v ms for f, want %v; got %v ms for g, want %v", c.what, got["f"], c.wantF, got["g"], c.wantG)
 		}
@@ -114,7 +124,7 @@ func TestLent(t *testing.T) {
 func TestBeside(t *testing.T) {
 	a, b := sliceOf(20, 1, share{sm: 60, from: 0, to: 0.5}), forFunction("g", sliceOf(20, 1, share{sm: 60, from: 0.5, to: 1}))
 	c := forFunction("h", sliceOf(20, 1, share{sm: 40, from: 0, to: 0.5}))
-	got := Latencies(Config{GPUs: [][]Instance{{a, b, c}}, Routing: Least, WindowMS: 100, Arrivals: map[string][]float64{"f": {0}, "g": {0}, "h": {0, 60}}})
+	got := latencies(Config{GPUs: [][]Instance{{a, b, c}}, Routing: Least, WindowMS: 100, Arrivals: map[string][]float64{"f": {0}, "g": {0}, "h": {0, 60}}})
 	if !near(got["f"], []float64{20}, 1e-3) || !near(got["h"], []float64{20, 20}, 1e-3) {
 		t.Errorf("concurrent instances of 60%% and 40%% of the SMs: got %v and %v ms, want 20 ms each", got["f"], got["h"])
 	}
@@ -132,7 +142,7 @@ func TestWholeWindow(t *testing.T) {
 	for n, in := range gpu {
 		at[in.Function] = poisson(rates[n], 20_000, uint64(n))
 	}
-	got := Latencies(Config{GPUs: [][]Instance{gpu}, Arrivals: at, Routing: Least, WindowMS: 100})
+	got := latencies(Config{GPUs: [][]Instance{gpu}, Arrivals: at, Routing: Least, WindowMS: 100})
 	for _, in := range gpu {
 		var want []float64
 		end := 0.0
@@ -147,7 +157,7 @@ func TestWholeWindow(t *testing.T) {
 		}
 		slices.Sort(want)
 		if !near(got[in.Function], want, 1e-2) {
-			t.Errorf("p95 of %s: got %v ms, want %v ms", in.Function, Quantile(got[in.Function], 0.95), Quantile(want, 0.95))
+			t.Errorf("p95 of %s: got %v ms, want %v ms", in.Function, number.Quantile(got[in.Function], 0.95), number.Quantile(want, 0.95))
 		}
 	}
 }
@@ -158,7 +168,7 @@ func TestBacklogged(t *testing.T) {
 	for _, quota := range []float64{0.2, 0.4, 0.7} {
 		rival := forFunction("g", sliceOf(1, 1, share{sm: 100, from: quota, to: 1}))
 		rival.Endless = true
-		got := Latencies(Config{GPUs: [][]Instance{{sliceOf(5, 1, share{sm: 100, from: 0, to: quota}), rival}}, Arrivals: map[string][]float64{"f": make([]float64, 2000)}, Routing: Least, WindowMS: 100})["f"]
+		got := latencies(Config{GPUs: [][]Instance{{sliceOf(5, 1, share{sm: 100, from: 0, to: quota}), rival}}, Arrivals: map[string][]float64{"f": make([]float64, 2000)}, Routing: Least, WindowMS: 100})["f"]
 		if all, want := got[len(got)-1], 2000*5/quota; math.Abs(all/want-1) > 0.02 {
 			t.Errorf("quota %v: got %v ms for 2000 batches of 5 ms, want %v ms", quota, all, want)
 		}
@@ -169,7 +179,7 @@ func TestBacklogged(t *testing.T) {
 // waiting time is load / (2 (1 - load)) services (Pollaczek and Khinchine).
 func TestMeanWait(t *testing.T) {
 	for _, load := range []float64{0.3, 0.6, 0.8} {
-		got := Latencies(Config{GPUs: [][]Instance{{wholeGPU(10, 1)}}, Arrivals: map[string][]float64{"f": poisson(load*100, 400_000, 1)}, WindowMS: 100, Routing: Least})["f"]
+		got := latencies(Config{GPUs: [][]Instance{{wholeGPU(10, 1)}}, Arrivals: map[string][]float64{"f": poisson(load*100, 400_000, 1)}, WindowMS: 100, Routing: Least})["f"]
 		sum := 0.0
 		for _, v := range got {
 			sum += v - 10
@@ -186,28 +196,23 @@ func TestRouting(t *testing.T) {
 	gpus := [][]Instance{{wholeGPU(10, 1)}, {wholeGPU(10, 1)}, {wholeGPU(40, 1)}}
 	p95 := map[Routing]float64{}
 	for _, r := range Routings() {
-		got := Latencies(Config{GPUs: gpus, Arrivals: map[string][]float64{"f": poisson(150, 200_000, 2)}, Routing: Routing(r), WindowMS: 100, Seed: 3})["f"]
-		p95[Routing(r)] = Quantile(got, 0.95)
+		got := latencies(Config{GPUs: gpus, Arrivals: map[string][]float64{"f": poisson(150, 200_000, 2)}, Routing: Routing(r), WindowMS: 100, Seed: 3})["f"]
+		p95[Routing(r)] = number.Quantile(got, 0.95)
 	}
 	if !(p95[Least] < p95[Weighted] && p95[Weighted] < p95[Random]) {
 		t.Errorf("p95 by routing: got %v ms, want the least for %v, then %v, then %v", p95, Least, Weighted, Random)
 	}
 }
 
-func TestQuantiles(t *testing.T) {
+func TestWithin(t *testing.T) {
 	all := []float64{1, 2, 3, 4}
-	for q, want := range map[float64]float64{0: 1, 0.25: 1, 0.26: 2, 0.95: 4, 1: 4} {
-		if got := Quantile(all, q); got != want {
-			t.Errorf("quantile %v: got %v, want %v", q, got, want)
-		}
-	}
 	for ms, want := range map[float64]float64{0.5: 0, 1: 0.25, 3.5: 0.75, 9: 1} {
 		if got := Within(all, ms); got != want {
 			t.Errorf("share within %v ms: got %v, want %v", ms, got, want)
 		}
 	}
-	if Quantile(nil, 0.5) != 0 || Within(nil, 1) != 0 || Latencies(Config{Arrivals: map[string][]float64{"f": {1}}})["f"] != nil {
-		t.Error("no latencies: got a quantile, a share or a latency, want 0, 0 and nil")
+	if Within(nil, 1) != 0 || latencies(Config{Arrivals: map[string][]float64{"f": {1}}})["f"] != nil {
+		t.Error("no latencies: got a share or a latency, want 0 and nil")
 	}
 }
 
@@ -233,7 +238,7 @@ func TestFromPlan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := Latencies(Config{GPUs: gpus, Arrivals: map[string][]float64{"f": {50}, "g": {10}}, Routing: Least, WindowMS: 100})
+	got := latencies(Config{GPUs: gpus, Arrivals: map[string][]float64{"f": {50}, "g": {10}}, Routing: Least, WindowMS: 100})
 	if !near(got["f"], []float64{11}, 1e-3) || !near(got["g"], []float64{60}, 1e-3) {
 		t.Errorf("got %v ms for f, want 11 ms; got %v ms for g, want 60 ms, since it waits for its turn", got["f"], got["g"])
 	}
@@ -292,7 +297,7 @@ func TestProperties(t *testing.T) {
 		for f := range least {
 			c.Arrivals[f] = poisson(rapid.Float64Range(1, 300).Draw(t, "rate"), rapid.IntRange(0, 300).Draw(t, "requests"), c.Seed)
 		}
-		got, repeated := Latencies(c), Latencies(c)
+		got, repeated := latencies(c), latencies(c)
 		for f := range least {
 			latencies := got[f]
 			if len(latencies) != len(c.Arrivals[f]) || !slices.IsSorted(latencies) {
@@ -330,7 +335,7 @@ func BenchmarkLatencies(b *testing.B) {
 				c.GPUs = append(c.GPUs, gpu)
 			}
 			for b.Loop() {
-				Latencies(c)
+				latencies(c)
 			}
 			b.ReportMetric(float64(requests*b.N)/b.Elapsed().Seconds(), "requests/s")
 		})

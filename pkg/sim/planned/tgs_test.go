@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/number"
 )
 
 // shared returns a simulation of two instances on all SMs under TGS, with batches of 10 ms.
@@ -72,7 +73,7 @@ func TestTGSMatchesTwin(t *testing.T) {
 func TestTGSIsTransparent(t *testing.T) {
 	f := poisson(30, 3000, 1)
 	alone, with := Simulate(shared(f, nil)), Simulate(shared(f, make([]float64, 100_000)))
-	if a, b := Quantile(alone["f"].Latencies, 0.95), Quantile(with["f"].Latencies, 0.95); b > 1.1*a {
+	if a, b := number.Quantile(alone["f"].Latencies, 0.95), number.Quantile(with["f"].Latencies, 0.95); b > 1.1*a {
 		t.Errorf("p95 next to an opportunistic instance: got %.1f ms, want at most 10%% more than %.1f ms alone", b, a)
 	}
 	if got := with["g"].ServedRPS; got > 10 || got == 0 {
