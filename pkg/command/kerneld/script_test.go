@@ -68,28 +68,10 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": clitest.Exits, "await": await, "signal": send, "floats": writeFloats, "isfloats": isFloats,
+			"exits": clitest.Exits, "await": clitest.Await, "signal": clitest.Signal, "floats": writeFloats, "isfloats": isFloats,
 			"post": post, "answers": answers, "stalled": stalled, "runid": runID,
 		},
 	})
-}
-
-// await PROGRAM ARGS… runs a program until it succeeds or, with !, until it fails.
-func await(ts *testscript.TestScript, neg bool, args []string) {
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(patience); (clitest.Status(ts, ts.Exec(args[0], args[1:]...)) == 0) == neg; <-tick.C {
-		if time.Now().After(end) {
-			ts.Fatalf("await %v: after %v, success is %v, want %v", args, patience, neg, !neg)
-		}
-	}
-}
-
-// signal NAME sends a signal to the background processes.
-func send(ts *testscript.TestScript, _ bool, args []string) {
-	for _, cmd := range ts.BackgroundCmds() {
-		ts.Check(cmd.Process.Signal(unix.SignalNum("SIG" + args[0])))
-	}
 }
 
 // stalled SIGNAL ARGS… makes gfaas-kerneld copy an endless standard input. It checks that a signal ends the program

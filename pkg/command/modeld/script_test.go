@@ -3,12 +3,10 @@ package modeld
 import (
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -40,7 +38,7 @@ func TestScripts(t *testing.T) {
 				return err
 			}
 			env.Defer(func() { _ = os.RemoveAll(run) })
-			env.Values[notifyConn{}] = &notifyConn{}
+			env.Values[clitest.Systemd{}] = &clitest.Systemd{}
 			for name, value := range map[string]string{
 				"GFAAS_RUN_DIR": filepath.Join(run, "gfaas"), "GFAAS_STATE": filepath.Join(env.WorkDir, "state.db"),
 				"GFAAS_LIB_DIR": libs, "GFAAS_SIM_DIR": filepath.Join(run, "sim"), "XDG_CONFIG_HOME": filepath.Join(env.WorkDir, "config"),
@@ -50,7 +48,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": clitest.Exits, "model": makeModel, "await": await, "signal": send, "notify": notifySocket, "notified": notified, "stalled": stalled,
+			"exits": clitest.Exits, "model": makeModel, "await": clitest.Await, "signal": clitest.Signal, "notify": clitest.Notify, "notified": clitest.Notified, "stalled": stalled,
 		},
 	})
 }
@@ -76,24 +74,6 @@ func makeModel(ts *testscript.TestScript, _ bool, args []string) {
 	}
 	text = append(text, data...)
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), text, 0o600))
-}
-
-// await PROGRAM ARGS… runs a program until it succeeds or, with !, until it fails.
-func await(ts *testscript.TestScript, neg bool, args []string) {
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(patience); (clitest.Status(ts, ts.Exec(args[0], args[1:]...)) == 0) == neg; <-tick.C {
-		if time.Now().After(end) {
-			ts.Fatalf("await %v: after %v, success is %v, want %v", args, patience, neg, !neg)
-		}
-	}
-}
-
-// signal NAME sends a signal to the background processes.
-func send(ts *testscript.TestScript, _ bool, args []string) {
-	for _, cmd := range ts.BackgroundCmds() {
-		ts.Check(cmd.Process.Signal(unix.SignalNum("SIG" + args[0])))
-	}
 }
 
 // stalled SIGNAL ARGS… makes gfaas-modeld write to a pipe without a reader, and checks that a signal ends it.
@@ -123,30 +103,5 @@ func stalled(ts *testscript.TestScript, _ bool, args []string) {
 	case <-time.After(patience):
 		_ = cmd.Process.Kill()
 		ts.Fatalf("%v: SIG%s did not end gfaas-modeld within %v, want its end", args, args[0], patience)
-	}
-}
-
-// notifyConn is the socket on which a script acts as systemd. It is one of the script's Values.
-type notifyConn struct{ *net.UnixConn }
-
-// notify opens the socket.
-func notifySocket(ts *testscript.TestScript, _ bool, _ []string) {
-	path := ts.Getenv("GFAAS_RUN_DIR") + ".notify"
-	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
-	ts.Check(err)
-	ts.Defer(func() { _ = conn.Close() })
-	ts.Value(notifyConn{}).(*notifyConn).UnixConn = conn
-	ts.Setenv("NOTIFY_SOCKET", path)
-}
-
-// notified TEXT waits for a message that starts with TEXT.
-func notified(ts *testscript.TestScript, _ bool, args []string) {
-	conn := ts.Value(notifyConn{}).(*notifyConn)
-	ts.Check(conn.SetReadDeadline(time.Now().Add(patience)))
-	buf := make([]byte, 256)
-	n, err := conn.Read(buf)
-	ts.Check(err)
-	if got := string(buf[:n]); !strings.HasPrefix(got, args[0]) {
-		ts.Fatalf("message for systemd: got %q, want %q", got, args[0])
 	}
 }

@@ -3,7 +3,6 @@ package tokend
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -36,6 +35,7 @@ func TestScripts(t *testing.T) {
 			if err != nil {
 				return err
 			}
+			env.Values[clitest.Systemd{}] = &clitest.Systemd{}
 			env.Setenv("GFAAS_RUN_DIR", filepath.Join(run, "gfaas"))
 			env.Defer(func() {
 				// A daemon that the script did not start itself would stay until its idle timeout.
@@ -48,22 +48,11 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": clitest.Exits, "await": await, "register": register, "unregister": unregister, "ensure": ensure,
-			"mode": mode, "window": window, "signal": send,
-			"revive": revive, "kept": registrationKept, "notify": notifySocket, "notified": notified,
+			"exits": clitest.Exits, "await": clitest.Await, "register": register, "unregister": unregister, "ensure": ensure,
+			"mode": mode, "window": window, "signal": clitest.Signal,
+			"revive": revive, "kept": registrationKept, "notify": clitest.Notify, "notified": clitest.Notified,
 		},
 	})
-}
-
-// await implements the script command await PROGRAM ARGS…. It runs a program until it succeeds or, with !, until it fails.
-func await(ts *testscript.TestScript, neg bool, args []string) {
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(patience); (clitest.Status(ts, ts.Exec(args[0], args[1:]...)) == 0) == neg; <-tick.C {
-		if time.Now().After(end) {
-			ts.Fatalf("await %v: after %v, success is %v, want %v", args, patience, neg, !neg)
-		}
-	}
 }
 
 // register implements register ID SM REQUEST LIMIT, which registers an instance on the simulated GPU.
@@ -192,30 +181,6 @@ func end(dir string) error {
 	}
 }
 
-// notifyConn is the socket on which the script plays the role of systemd.
-var notifyConn *net.UnixConn
-
-// notifySocket implements notify, which opens notifyConn.
-func notifySocket(ts *testscript.TestScript, _ bool, _ []string) {
-	path := ts.Getenv("GFAAS_RUN_DIR") + ".notify"
-	var err error
-	notifyConn, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
-	ts.Check(err)
-	ts.Defer(func() { _ = notifyConn.Close() })
-	ts.Setenv("NOTIFY_SOCKET", path)
-}
-
-// notified implements notified TEXT, which waits for a message that begins with the text.
-func notified(ts *testscript.TestScript, _ bool, args []string) {
-	ts.Check(notifyConn.SetReadDeadline(time.Now().Add(patience)))
-	buf := make([]byte, 256)
-	n, err := notifyConn.Read(buf)
-	ts.Check(err)
-	if got := string(buf[:n]); !strings.HasPrefix(got, args[0]) {
-		ts.Fatalf("message for systemd: got %q, want %q", got, args[0])
-	}
-}
-
 // window implements window MS, which waits until the daemon's windows have that length.
 func window(ts *testscript.TestScript, _ bool, args []string) {
 	want, err := strconv.ParseFloat(args[0], 64)
@@ -230,13 +195,6 @@ func window(ts *testscript.TestScript, _ bool, args []string) {
 		if time.Now().After(end) {
 			ts.Fatalf("window after %v: got %v ms, %v; want %v ms", patience, s.WindowMS, err, want)
 		}
-	}
-}
-
-// send implements signal NAME, which sends a signal to the background commands.
-func send(ts *testscript.TestScript, _ bool, args []string) {
-	for _, cmd := range ts.BackgroundCmds() {
-		ts.Check(cmd.Process.Signal(unix.SignalNum("SIG" + args[0])))
 	}
 }
 

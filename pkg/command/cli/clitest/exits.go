@@ -1,4 +1,4 @@
-// Package clitest holds the setup (Run) and the commands (Exits) that the script tests of all
+// Package clitest holds the setup (Run) and the commands (Exits, Await and others) that the script tests of all
 // commands share.
 package clitest
 
