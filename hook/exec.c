@@ -67,7 +67,7 @@ static bool has_member(const char *list, const char *separators, const char *mem
 /* Copies the variables in `names`, because programs overwrite their environment. After that only
  * the copy has the secret: the program and its children find it there, but /proc/PID/environ does
  * not show it. */
-static void keep(char *env[])
+static void copy_variables(char *env[])
 {
     size_t size = 0;
     char **found[NAMES] = {NULL};
@@ -188,7 +188,7 @@ __attribute__((constructor)) static void begin(int argc, char *argv[], char *env
 {
     (void)argc, (void)argv;
     adopt_slice();
-    keep(environ ? environ : env);
+    copy_variables(environ ? environ : env);
     note_paths(environ ? environ : env);
     gf_say_init();
     gf_unmanaged_init();

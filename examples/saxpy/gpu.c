@@ -81,7 +81,7 @@ const char *gpu_open(const struct gpu_settings *settings)
 	return explain(open_device());
 }
 
-static struct lane *take(void)
+static struct lane *acquire_lane(void)
 {
 	struct lane *lane;
 
@@ -94,7 +94,7 @@ static struct lane *take(void)
 	return lane;
 }
 
-static void give(struct lane *lane)
+static void release_lane(struct lane *lane)
 {
 	pthread_mutex_lock(&gpu.mutex);
 	lane->next = gpu.free;
@@ -164,7 +164,7 @@ static CUresult compute(struct lane *lane, size_t n, float a, size_t batch, stru
 
 const char *gpu_saxpy(size_t n, float a, size_t batch, struct gpu_result *result)
 {
-	struct lane *lane = take();
+	struct lane *lane = acquire_lane();
 	CUresult status = compute(lane, n, a, batch, result);
 
 	/* Work that was queued before a failure still uses the buffers. */
@@ -172,7 +172,7 @@ const char *gpu_saxpy(size_t n, float a, size_t batch, struct gpu_result *result
 		cuStreamSynchronize(lane->stream);
 	if (status == CUDA_ERROR_OUT_OF_MEMORY)
 		empty(lane);
-	give(lane);
+	release_lane(lane);
 	return explain(status);
 }
 

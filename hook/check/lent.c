@@ -16,7 +16,7 @@ static CUmemAllocationProp property(void)
                                  .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
 }
 
-static int keep(int listener, struct sockaddr_un at, size_t size)
+static int hold_memory(int listener, struct sockaddr_un at, size_t size)
 {
     CUmemAllocationProp prop = property();
     CUmemGenericAllocationHandle handle;
@@ -56,7 +56,7 @@ int main(int argc, char **argv)
     int fd, sock = socket(AF_UNIX, SOCK_SEQPACKET, 0);
     ASSERT(sock >= 0);
     if (argc == 3)
-        return keep(sock, path, (size_t)atoi(argv[2]) << 20);
+        return hold_memory(sock, path, (size_t)atoi(argv[2]) << 20);
     CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READ};
     CUmemGenericAllocationHandle handle, again;
     CUdeviceptr at, own;

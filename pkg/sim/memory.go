@@ -77,8 +77,8 @@ func (e *evictions) add(now time.Duration, gpu int32, load time.Duration) {
 	e.time[gpu] += load
 }
 
-// take returns the time for an invocation on a GPU, and resets it.
-func (e *evictions) take(now time.Duration, gpu int32) (t time.Duration) {
+// reset returns the time for an invocation on a GPU, and sets it to 0.
+func (e *evictions) reset(now time.Duration, gpu int32) (t time.Duration) {
 	if e.at == now {
 		t, e.time[gpu] = e.time[gpu], 0
 	}
@@ -96,7 +96,7 @@ func (r *run) moving(a *queue.Action) (extra, executing time.Duration) {
 	if a.Start == residency.HostWarm {
 		load = r.config.Functions[a.Function].Load
 	}
-	extra = r.evicted.take(r.now, a.GPU)
+	extra = r.evicted.reset(r.now, a.GPU)
 	if m.faults {
 		executing = stretch(load+extra, r.config.Fault)
 		extra = executing - load

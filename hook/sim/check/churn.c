@@ -56,7 +56,7 @@ static CUresult map(struct held *h)
     return CUDA_SUCCESS;
 }
 
-static CUresult take(struct held *h, CUstream s)
+static CUresult allocate(struct held *h, CUstream s)
 {
     CUmemPoolProps p = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, dev}};
     CUresult r;
@@ -120,7 +120,7 @@ static void *churn(void *arg)
         }
         *h = (struct held){.kind = (enum kind)next(&seed, KINDS), .value = (unsigned char)next(&seed, 256)};
         h->size = next(&seed, 4) ? next(&seed, MIB) + 1 : next(&seed, 12 * MIB) + 1;
-        CUresult r = take(h, s);
+        CUresult r = allocate(h, s);
         if (r == CUDA_ERROR_OUT_OF_MEMORY)
             h->at = 0;
         else if (r != CUDA_SUCCESS)

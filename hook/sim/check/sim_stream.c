@@ -30,7 +30,7 @@ static void wait_at_gate(void *unused)
         usleep(200);
 }
 
-/* Holds a stream back until go(), so that all following work is queued before the first piece
+/* Holds a stream back until open_gate(), so that all following work is queued before the first piece
  * begins, however busy the host is. */
 static void hold(CUstream s)
 {
@@ -38,7 +38,7 @@ static void hold(CUstream s)
     ASSERT_SUCCESS(cuLaunchHostFunc(s, wait_at_gate, NULL));
 }
 
-static void go(void)
+static void open_gate(void)
 {
     __atomic_store_n(&gate_open, 1, __ATOMIC_RELEASE);
 }
@@ -100,7 +100,7 @@ static void block_rule(void)
         run(tick, blocks[i], NULL);
         ASSERT_SUCCESS(cuEventRecord(e[i + 1], NULL));
     }
-    go();
+    open_gate();
     ASSERT_SUCCESS(cuCtxSynchronize());
     for (int i = 0; i < 4; i++)
         CHECK(near(elapsed(e[i], e[i + 1]), want[i]));
@@ -121,7 +121,7 @@ static void exactness(void)
     for (int i = 0; i < 200; i++)
         run(tick, 1, NULL);
     ASSERT_SUCCESS(cuEventRecord(b, NULL));
-    go();
+    open_gate();
     ASSERT_SUCCESS(cuEventSynchronize(b));
     double ms = elapsed(a, b);
     CHECK(ms > 199.999 && ms < 200.001);
@@ -139,7 +139,7 @@ static void waiting(void)
     CHECK_RESULT(CUDA_SUCCESS, cuEventRecord(done, t));
     CHECK_RESULT(CUDA_ERROR_NOT_READY, cuEventQuery(done));
     CHECK_RESULT(CUDA_ERROR_NOT_READY, cuStreamQuery(t));
-    go();
+    open_gate();
     CHECK_RESULT(CUDA_SUCCESS, cuStreamSynchronize(t));
     CHECK_RESULT(CUDA_SUCCESS, cuEventQuery(e));
     CHECK(elapsed(e, done) >= 0);
@@ -164,7 +164,7 @@ static void legacy(void)
     CHECK_RESULT(CUDA_ERROR_NOT_READY, cuEventQuery(a));
     CHECK_RESULT(CUDA_ERROR_NOT_READY, cuEventQuery(c));
     CHECK_RESULT(CUDA_ERROR_NOT_READY, cuStreamQuery(NULL));
-    go();
+    open_gate();
     CHECK_RESULT(CUDA_SUCCESS, cuStreamSynchronize(CU_STREAM_LEGACY));
     CHECK_RESULT(CUDA_SUCCESS, cuEventQuery(a));
     CHECK(elapsed(b, a) > 45);
@@ -172,7 +172,7 @@ static void legacy(void)
     ASSERT_SUCCESS(cuEventRecord(c, blocking));
     CHECK_RESULT(CUDA_ERROR_NOT_READY, cuEventQuery(c));
     CHECK_RESULT(CUDA_SUCCESS, cuStreamQuery(free_stream));
-    go();
+    open_gate();
     CHECK_RESULT(CUDA_SUCCESS, cuEventSynchronize(c));
     CHECK_RESULT(CUDA_SUCCESS, cuStreamDestroy(blocking));
     CHECK_RESULT(CUDA_SUCCESS, cuStreamDestroy(free_stream));
@@ -264,7 +264,7 @@ static void queue(void)
     for (int i = 0; i < 100; i++)
         run(tick, 1, NULL);
     CHECK_RESULT(CUDA_ERROR_NOT_READY, cuEventQuery(led));
-    go();
+    open_gate();
     ASSERT_SUCCESS(cuCtxSynchronize());
     ASSERT_SUCCESS(cuEventDestroy(led));
     double before = seconds();
@@ -313,7 +313,7 @@ static void busy_host(CUfunction saxpy)
     ASSERT_SUCCESS(cuEventRecord(ended, kernels));
     for (int i = 0; i < COPIES; i++)
         ASSERT_SUCCESS(cuMemcpyHtoDAsync(x, host, N * sizeof(float), copies));
-    go();
+    open_gate();
     CHECK_RESULT(CUDA_SUCCESS, cuCtxSynchronize());
     CHECK(near(elapsed(begun, ended), KERNELS * 0.4));
     ASSERT_SUCCESS(cuMemFreeHost(host));

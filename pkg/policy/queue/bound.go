@@ -25,7 +25,7 @@ import (
 // bindings holds the waiting invocations that are bound to an instance, in order of arrival.
 type bindings struct {
 	entries []binding
-	exact   int64 // invocation that take must return, or noExact
+	exact   int64 // invocation that popFor must return, or noExact
 }
 
 const noExact = -1
@@ -198,9 +198,9 @@ func (e *engine) boundPlace(f int32, at residency.Place) (residency.Place, bool)
 	return at, false
 }
 
-// take removes and returns the oldest invocation of a function that may run on the instance. There is one
+// popFor removes and returns the oldest invocation of a function that may run on the instance. There is one
 // (suits). bound reports whether the invocation is bound to the instance.
-func (d *dispatcher) take(f, instance int32) (m member, bound bool) {
+func (d *dispatcher) popFor(f, instance int32) (m member, bound bool) {
 	if len(d.bound.entries) == 0 || !d.bound.inQueue(f) {
 		return d.order.pop(f), false
 	}

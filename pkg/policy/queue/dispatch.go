@@ -69,7 +69,7 @@ func (d *dispatcher) start(c *choice, at residency.Place, actions []Action) []Ac
 func (d *dispatcher) dispatch(instance int32, room bool, actions []Action) []Action {
 	a := &actions[len(actions)-1]
 	f := a.Function
-	m, bound := d.take(f, instance)
+	m, bound := d.popFor(f, instance)
 	a.Instance, a.ID, a.Arrived = d.pool.Instance(instance), m.id, m.at
 	d.queues.queues[f].inFlight++
 	x := run{member: m, function: f, gpu: a.GPU, instance: instance, waitsForRoom: !room, bound: bound,
@@ -144,7 +144,7 @@ func (d *dispatcher) dispatchPlanned(actions []Action) []Action {
 				d.unhold(m.id)
 				actions = d.appendChanges(actions, "")
 			} else {
-				m, _ = d.take(f, p.instance)
+				m, _ = d.popFor(f, p.instance)
 				d.removed(f)
 			}
 			actions = d.runPlanned(p, f, m, actions)

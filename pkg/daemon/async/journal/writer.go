@@ -25,8 +25,8 @@ type operation struct {
 	err   error
 }
 
-// take returns the pending operations and removes them.
-func (w *writer) take() []*operation {
+// removePending removes and returns the pending operations.
+func (w *writer) removePending() []*operation {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	ops := w.pending
@@ -49,7 +49,7 @@ func (j *Journal) transact(do func(calls *bbolt.Bucket) error) error {
 	}
 	var ops []*operation
 	err := j.db.Update(func(tx *bbolt.Tx) error {
-		ops = w.take()
+		ops = w.removePending()
 		calls := tx.Bucket(bucket)
 		calls.FillPercent = 1 // records are added at the end
 		for _, key := range j.index.takeForgotten() {
@@ -66,7 +66,7 @@ func (j *Journal) transact(do func(calls *bbolt.Bucket) error) error {
 		err = os.ErrClosed
 	}
 	if ops == nil { // the transaction did not begin
-		ops = w.take()
+		ops = w.removePending()
 	}
 	for _, op := range ops {
 		op.ended = true

@@ -151,7 +151,7 @@ func (f *Function) placeOne() bool {
 // requested is not nil, it was taken from the requests of the autoscaler. Locked.
 func (f *Function) nextConfigs() (configs []*scale.Instance, requested *scale.Instance) {
 	if f.scaling != nil && f.scaling.chooses {
-		if like, ok := f.scaling.take(func(profile.Row) bool { return true }); ok {
+		if like, ok := f.scaling.removeRequested(func(profile.Row) bool { return true }); ok {
 			configs, requested = append(configs, &like), &like
 		}
 	}

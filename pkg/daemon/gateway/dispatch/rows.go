@@ -140,7 +140,7 @@ func sliceBy(fn function.Function, s gpu.Slice) gpu.Slice {
 func (f *Function) nextConfig(number int) *scale.Instance {
 	if f.scaling != nil && f.scaling.chooses {
 		rows := f.rowsOn(number)
-		if like, ok := f.scaling.take(func(r profile.Row) bool { return slices.Contains(rows, r) }); ok {
+		if like, ok := f.scaling.removeRequested(func(r profile.Row) bool { return slices.Contains(rows, r) }); ok {
 			return &like
 		}
 	}

@@ -191,9 +191,9 @@ func (f *Function) retire() bool {
 	return retired
 }
 
-// take removes one of the requested instances, of which may reports whether it can have
+// removeRequested removes one of the requested instances, of which may reports whether it can have
 // this configuration, and returns the configuration. It returns false if there is none.
-func (s *autoscaling) take(may func(profile.Row) bool) (like scale.Instance, ok bool) {
+func (s *autoscaling) removeRequested(may func(profile.Row) bool) (like scale.Instance, ok bool) {
 	for n := range s.requested {
 		if g := &s.requested[n]; g.Count > 0 && may(g.Like.Request) {
 			g.Count--

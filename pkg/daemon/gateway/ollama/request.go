@@ -167,20 +167,20 @@ func keepAlive(raw json.RawMessage) (*time.Duration, error) {
 	}
 	if text, ok := value.(string); ok {
 		if d, err := time.ParseDuration(text); err == nil {
-			return keep(d.Seconds()), nil
+			return keepAliveOf(d.Seconds()), nil
 		}
 		if seconds, err := strconv.ParseFloat(text, 64); err == nil {
 			value = seconds
 		}
 	}
 	if seconds, ok := value.(float64); ok && !math.IsNaN(seconds) {
-		return keep(seconds), nil
+		return keepAliveOf(seconds), nil
 	}
 	return nil, fmt.Errorf(`keep_alive: %.100s, expected a number of seconds or a duration like "5m"`, raw)
 }
 
-// keep converts seconds to a KeepAlive. Negative and very large numbers become Forever.
-func keep(seconds float64) *time.Duration {
+// keepAliveOf converts seconds to a KeepAlive. Negative and very large numbers become Forever.
+func keepAliveOf(seconds float64) *time.Duration {
 	if seconds < 0 || seconds >= Forever.Seconds() {
 		return new(Forever)
 	}
