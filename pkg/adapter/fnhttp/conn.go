@@ -28,20 +28,20 @@ import (
 // them and back takes longer than everything else.
 type conn struct {
 	net.Conn
+	raw       syscall.RawConn    // of Conn
+	peek      func(uintptr) bool // peeks at the data of Conn, for silent
+	peeked    error              // result of the last peek
 	pool      *pool
 	address   string
 	in        *bufio.Reader
 	out       *bufio.Writer
-	remaining int64              // number of bytes that may still be read
-	unsent    error              // error of the last failed write of this call
-	wrote     chan error         // result of a request that was not written completely before reading; nil if it was
-	raw       syscall.RawConn    // of Conn
-	look      func(uintptr) bool // peeks at Conn for silent
-	peeked    error              // result of look
-	unsure    bool               // the end of this call's answer is uncertain
-	idle      time.Time          // since when the connection is idle
-	unwatch   func() bool        // stops watching the call's context
-	ctx       context.Context    // the call's context
+	remaining int64           // number of bytes that may still be read
+	unsent    error           // error of the last failed write of this call
+	wrote     chan error      // result of a request that was not written completely before reading; nil if it was
+	unsure    bool            // the end of this call's answer is uncertain
+	idle      time.Time       // since when the connection is idle
+	unwatch   func() bool     // stops watching the call's context
+	ctx       context.Context // the call's context
 
 	writing sync.Mutex // held during a write
 	written int64      // bytes of this call
@@ -100,7 +100,7 @@ func (k *conn) progress() ports.Progress {
 
 // silent reports whether the connection is open and has no unread data.
 func (k *conn) silent() bool {
-	return k.raw.Read(k.look) == nil && k.peeked == unix.EAGAIN
+	return k.raw.Read(k.peek) == nil && k.peeked == unix.EAGAIN
 }
 
 // call sends a request and returns the answer when its head has arrived.
@@ -375,9 +375,9 @@ func (p *pool) newConn(c net.Conn, address string) (*conn, error) {
 		return nil, err
 	}
 	k := &conn{Conn: c, raw: raw, pool: p, address: address}
-	var peeked [1]byte
-	k.look = func(fd uintptr) bool {
-		_, _, k.peeked = unix.Recvfrom(int(fd), peeked[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+	var first [1]byte
+	k.peek = func(fd uintptr) bool {
+		_, _, k.peeked = unix.Recvfrom(int(fd), first[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
 		return true
 	}
 	k.in, k.out = bufio.NewReader(k), bufio.NewWriter(k)

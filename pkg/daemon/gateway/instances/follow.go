@@ -209,8 +209,8 @@ var (
 	errNoGPU     = errors.New("its GPU is not usable") // temporary
 )
 
-// gpuTime is how long a new gateway waits for the GPUs of its predecessor's instances if Config.GPUsChange is set. A node
-// that reconnects to its swarm may be reported as not ready for a moment, even several times.
+// gpuTime is how long a new gateway waits for the GPUs of its predecessor's instances if Config.GPUsChange is set. Docker may
+// report a node that reconnects to its swarm as not ready for a moment, even several times.
 const gpuTime = time.Minute
 
 // unknown reports whether an error of adopt leaves open whether the instance runs.
@@ -219,7 +219,8 @@ func unknown(err error) bool {
 	return err != nil && !errors.Is(err, errNotServed) && !errors.Is(err, errOutdated) && !errors.As(err, &gone)
 }
 
-// awaitsGPU reports whether the GPU of an instance that cannot be used may still be added.
+// awaitsGPU reports whether an instance cannot be used only because the gateway does not know its GPU, and the GPU may
+// still be added.
 func (f *follower) awaitsGPU(r *instance.Record) bool {
 	return f.cfg.GPUsChange && time.Since(f.created) < gpuTime && f.dispatcher.Function(r.Function) != nil && !f.dispatcher.Serves(r)
 }
