@@ -13,6 +13,13 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance"
 )
 
+// afterAttempts waits for a second, and for the end of an attempt that begins at its end: what follows happens between
+// two attempts.
+func afterAttempts() {
+	time.Sleep(time.Second)
+	synctest.Wait()
+}
+
 // takeOver lets another gateway claim the instances.
 func takeOver(t *testing.T, r *Runtime) {
 	t.Helper()
@@ -29,11 +36,11 @@ func TestStopAfterTakeover(t *testing.T) {
 		m.change(func() { m.broken = true })
 		done := make(chan error, 1)
 		go func() { done <- r.Stop(t.Context(), instance.Handle{Container: "s"}, 0) }()
-		time.Sleep(time.Second)
+		afterAttempts()
 		m.change(func() {
 			m.broken, m.refuse = false, func(r *http.Request) bool { return r.Method == http.MethodDelete }
 		})
-		time.Sleep(time.Second)
+		afterAttempts()
 		takeOver(t, r)
 		m.change(func() { m.refuse = nil })
 		if err := <-done; !errors.Is(err, ErrSuperseded) || len(m.services) != 1 {
@@ -61,7 +68,7 @@ func TestSaveAfterTakeover(t *testing.T) {
 				})
 				done := make(chan error, 1)
 				go func() { done <- r.Save(t.Context(), Saved{Writer: "w", Functions: functions(t, c.functions)}) }()
-				time.Sleep(time.Second)
+				afterAttempts()
 				takeOver(t, r)
 				m.change(func() { m.refuse = nil })
 				if err, got := <-done, strings.Join(m.names(), " "); !errors.Is(err, ErrSuperseded) || got != c.want {
