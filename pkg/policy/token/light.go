@@ -42,13 +42,15 @@ type light struct {
 	promised  float64       // sum of the requests of the instances that have used the GPU lately, as parts of the GPU; set by selectLight
 }
 
-// selectLight selects the light clients, and ends the leases that hold SMs which light clients need.
+// selectLight selects the light clients, and ends the leases that hold SMs which light clients need. A client that
+// has its SMs at once in any case does not become light.
 func (s *light) selectLight() {
 	if s.round == 0 || s.allFit() {
 		return
 	}
 	s.sumRequests()
 	occupied, handovers, thereAndBack := 0.0, s.handovers, 2*max(s.cost, minLead)
+	largest, second := s.largestWaiting()
 	for _, c := range s.clients {
 		if s.occupies(c) {
 			occupied += c.inst.slice.SMPct
@@ -63,7 +65,12 @@ func (s *light) selectLight() {
 	displace := false
 	for _, c := range s.clients {
 		c.overHandoverLimit = false
-		if c.state != Waiting || c.burst >= s.round || s.fits(occupied, c) {
+		rival := largest
+		if c == largest {
+			rival = second
+		}
+		runsNow := s.fits(occupied, c) && (rival == nil || s.fits(c.inst.slice.SMPct, rival))
+		if c.state != Waiting || c.burst >= s.round || runsNow {
 			continue
 		}
 		if !c.light && s.isLight(c.inst) {
@@ -73,7 +80,7 @@ func (s *light) selectLight() {
 				handovers += thereAndBack
 			}
 		}
-		displace = displace || c.light
+		displace = displace || c.light && !s.fits(occupied, c)
 	}
 	if !displace {
 		return
@@ -83,6 +90,20 @@ func (s *light) selectLight() {
 			c.restOfTurn, c.end = c.end-s.now, s.now
 		}
 	}
+}
+
+// largestWaiting returns the two waiting clients with budget that have the largest SM shares, or nil.
+func (s *light) largestWaiting() (largest, second *client) {
+	for _, c := range s.clients {
+		switch {
+		case c.state != Waiting || c.inst.remainingBudget() < s.minBudget(c):
+		case largest == nil || c.inst.slice.SMPct > largest.inst.slice.SMPct:
+			largest, second = c, largest
+		case second == nil || c.inst.slice.SMPct > second.inst.slice.SMPct:
+			second = c
+		}
+	}
+	return largest, second
 }
 
 // isLight reports whether the instance's use over the last windows is small compared with its fair
@@ -124,11 +145,15 @@ func (s *light) lightLease(c *client) time.Duration {
 	return min(s.round-burst, s.fairRequest(c.inst)-c.inst.used-c.inst.leasedTime)
 }
 
-// chargeHandovers charges a light client when it returns its lease: for the usual time of two
-// hand-overs, and for the time for which it was allowed to be idle, beyond the default.
-func (s *light) chargeHandovers(c *client) {
+// chargeHandovers charges a light client that returns its lease, in which it used the GPU for the given time:
+// for the usual time of two hand-overs, and for the time for which it was allowed to be idle, beyond the
+// default. A client that used the GPU for less than all this is charged for the default as well.
+func (s *light) chargeHandovers(c *client, used time.Duration) {
 	if c.light {
-		lost := 2*s.cost + max(0, c.pauses.hold-DefaultHold)
+		lost := 2*s.cost + max(c.pauses.hold, DefaultHold)
+		if used >= lost {
+			lost -= DefaultHold
+		}
 		c.inst.usage.handovers += lost
 		s.handovers += lost
 	}
@@ -151,7 +176,7 @@ func (p *pauses) learn(idle time.Duration) {
 		p.followed += (1 - p.followed) / 4
 		p.usual = max(pause, p.usual-p.usual/8)
 	case p.hold > 0:
-		p.followed -= p.followed / 64
+		p.followed -= p.followed / 128
 	default:
 		p.followed -= p.followed / 4
 	}

@@ -87,9 +87,10 @@ import (
 //     idle time, until it has used the GPU for a round. Light clients rank before all clients
 //     that are not aged (see Backfill and starvation). The leases of holders whose SMs they need
 //     end at once, except in planned turns, and except leases granted by rule 6 of Turns.
-//  3. A light client is charged for the hand-overs to it and back, at their usual cost. If the
-//     hand-overs of all light clients take a tenth of a window, further ones wait for their turns
-//     until the next window.
+//  3. A light client is charged for the hand-overs to it and back, at their usual cost. If its work
+//     took less time than these and the idle time at the end of its lease, the idle time is charged
+//     as well. If the charges of all light clients reach a tenth of a window, further ones wait for
+//     their turns until the next window.
 //  4. An interrupted client continues with the rest of its turn when no light client is left, so
 //     that the number of other hand-overs stays the same.
 //
@@ -288,7 +289,7 @@ func (s *multiToken) applyTo(c *client, ev Event) {
 	switch ev := ev.(type) {
 	case RemoveClient:
 		if c.holdsLease() {
-			s.chargeHandovers(c) // a process that ends costs the same as one that returns its lease
+			s.chargeHandovers(c, s.timeInState(c)) // a process that ends costs the same as one that returns its lease
 		}
 		s.dropClient(c)
 	case Request:
@@ -335,7 +336,7 @@ func (s *multiToken) returnLease(c *client, ev Return) {
 		used -= min(max(-idle, 0), c.startDelay, used)
 	}
 	s.charge(c, max(0, used-c.chargedInLease))
-	s.chargeHandovers(c)
+	s.chargeHandovers(c, used)
 	wantsMore := ev.WantsMore || c.requestPending
 	if c.burst += used; c.state == Running {
 		c.burst = 0 // it returned the lease because it was idle
