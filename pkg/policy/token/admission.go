@@ -224,7 +224,7 @@ func (s *admission) budgetLength(i *instance) time.Duration {
 	case guaranteed < s.minLease(i):
 		return left
 	case s.usesRounds() && s.waiting > 0 && s.activeRequests < s.window:
-		return max(guaranteed, min(left, scale(guaranteed, s.window, s.activeRequests)))
+		return max(guaranteed, min(left, scale(guaranteed, s.window, s.activeRequests)+max(0, -i.ahead)))
 	}
 	return guaranteed
 }

@@ -29,6 +29,8 @@ type instance struct {
 	excess         time.Duration // use beyond the request that is not debt, when the window closed
 	shared         time.Duration // part of (credit minus debt) that an earlier call of shareCredit for this window has paid
 	turnOverrun    time.Duration // by how much its last turn exceeded its length
+	ahead          time.Duration // by how much it has used more of the GPU than its part; updated by balance
+	joined         bool          // it has become active in this window
 	turnsAhead     float64       // above 0: other instances come first; set by rankTurns
 	forfeited      time.Duration // time forfeited while idle, ranked as used in this window; set by rejoin
 

@@ -87,7 +87,7 @@ func (s *light) selectLight() {
 	}
 	for _, c := range s.running {
 		if !c.light && !c.urgent && c.end > s.now && !c.inst.hasTurn(s.now-s.start) {
-			c.restOfTurn, c.end = c.end-s.now, s.now
+			c.restOfTurn, c.end, c.cutOff = c.end-s.now+c.cutOff, s.now, 0
 		}
 	}
 }

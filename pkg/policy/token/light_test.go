@@ -185,11 +185,7 @@ func TestLightClientWaitsForNoTurn(t *testing.T) {
 						t.Logf("p95 %v, light %.4f, its hand-overs %.4f, all %.4f, cost %v, round %v", stream.p95(), light, lost, sum, w.s.cost, w.s.roundLength())
 						// loss is the part of the GPU that the neighbours' hand-overs may take. within is the allowed
 						// difference between a neighbour's part and its share of the rest.
-						loss, within := 0.02, 0.01
-						// Hand-overs of 1 ms make a round as long as a window, and the window's end cuts a turn short.
-						if handover == ms {
-							loss, within = 0.021, 0.02
-						}
+						const loss, within = 0.02, 0.01
 						// 40 requests a second with hand-overs of 1 ms need 80 ms a second for hand-overs alone.
 						if most := work + inFlight + 2*handover + 3*ms; stream.p95() > most && (rate < 40 || handover < ms) {
 							t.Errorf("p95 from arrival to completion: got %v, want at most %v", stream.p95(), most)

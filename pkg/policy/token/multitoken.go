@@ -68,7 +68,10 @@ import (
 //     not used the GPU for the configured length of a round, rounds have that length, because such
 //     a client causes few hand-overs.
 //  7. If the requests of the active instances sum to less than the GPU, their turns and leases are
-//     longer in proportion, and a turn continues beyond the end of a window.
+//     longer in proportion, and a turn continues beyond the end of a window. If moreover a round is
+//     as long as a window, the policy compares what the competing instances have used with their
+//     requests at the end of each window. Turns of an instance that is ahead become shorter by that
+//     time, and those of an instance that is behind longer.
 //  8. A window has a whole number of rounds, because a partial round would be out of step. There
 //     are no rounds if a round is as long as a window, or if instances have planned turns (see
 //     Turns). Leases then
@@ -250,6 +253,7 @@ func (s *multiToken) roll() {
 // closeWindow ends the current window at the given time and starts the next.
 func (s *multiToken) closeWindow(end time.Duration) {
 	s.ledger.closeWindow(end)
+	s.balance()
 	s.light.handovers = 0
 	if len(s.moments) > 0 {
 		s.timetable.rebuild()

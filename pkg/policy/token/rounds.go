@@ -161,6 +161,7 @@ func (s *rounds) rejoin(i *instance) {
 			least = o.servedFraction()
 		}
 	}
+	i.joined = true
 	if gap := least - i.servedFraction(); gap > 0 {
 		i.forfeited += time.Duration(gap * float64(i.request))
 	}
@@ -189,6 +190,11 @@ func (s *rounds) roundLength() time.Duration {
 	if s.seldom || s.round == 0 {
 		return s.round
 	}
+	return s.usualRound()
+}
+
+// usualRound returns the length of a round while no client waits that seldom uses the GPU.
+func (s *rounds) usualRound() time.Duration {
 	lost := time.Duration(s.activeInstances) * s.cost
 	round := max(s.round, smooth*lost)
 	if long := 2 * s.round; round > long {
@@ -204,10 +210,48 @@ func (s *rounds) servedTurns(i *instance, extra time.Duration) float64 {
 }
 
 // nextTurnLength returns the length of the instance's next turn. The overrun of the previous turn is
-// subtracted, down to half a turn; a shorter previous turn likewise adds to it.
+// subtracted, down to half a turn; a shorter previous turn likewise adds to it. If a round is as long as a
+// window, ahead takes the place of the overrun.
 func (s *rounds) nextTurnLength(i *instance) time.Duration {
-	turn := s.turnLength(i)
-	return turn - min(max(i.turnOverrun, -turn/2), turn/2)
+	turn, overrun := s.turnLength(i), i.turnOverrun
+	if s.roundFillsWindow() {
+		overrun = i.ahead
+	}
+	return turn - min(max(overrun, -turn/2), turn/2)
+}
+
+// roundFillsWindow reports whether hand-overs are so costly that a round is as long as a window.
+func (s *rounds) roundFillsWindow() bool { return s.usesRounds() && s.usualRound() == s.window }
+
+// balance updates ahead when a window has ended, if a round is as long as a window and the requests of the
+// competing instances do not fill the GPU. The use of these instances is then compared with their requests:
+// ends of windows and light clients cut so many turns that equal shares of a round are not equal shares of
+// the GPU.
+func (s *rounds) balance() {
+	used, requests := time.Duration(0), time.Duration(0)
+	for _, i := range s.instances {
+		if s.competed(i) {
+			used += i.usedLastWindow
+			requests += i.request
+		}
+	}
+	balanced := s.roundFillsWindow() && !s.allFit() && requests < s.window
+	for _, i := range s.instances {
+		switch {
+		case !balanced || !i.backlog || i.usedLastWindow >= i.limit:
+			i.ahead = 0
+		case s.competed(i):
+			ahead := i.ahead + i.usedLastWindow - scale(used, i.request, requests)
+			i.ahead = min(max(ahead, -i.request/4), i.request/4)
+		}
+		i.joined = false
+	}
+}
+
+// competed reports whether the instance wanted more of the GPU in all of the last window, and cannot run
+// next to another instance of its size.
+func (s *rounds) competed(i *instance) bool {
+	return i.backlog && !i.joined && i.usedLastWindow < i.limit && 2*i.slice.SMPct > s.smLimit
 }
 
 // recordTurnOverrun records by how much a turn exceeded its length.
@@ -218,12 +262,16 @@ func (c *client) recordTurnOverrun(length time.Duration) {
 }
 
 // leaseLength returns how much of a lease of the given length the client receives while others wait:
-// one turn, or all of it if less than half a turn would remain. It sets c.expectedTurn. An
-// interrupted client receives the rest of its turn, and a light client does not have turns.
+// one turn, or all of it if less than half a turn would remain and the instance is not ahead. It sets
+// c.expectedTurn. An interrupted client receives the rest of its turn, and a light client does not have turns.
 func (s *rounds) leaseLength(c *client, length time.Duration) time.Duration {
 	c.expectedTurn = 0
 	turn := cmp.Or(c.restOfTurn, s.nextTurnLength(c.inst))
-	if s.waiting > 0 && !c.light && length > turn+turn/2 {
+	spare := turn / 2
+	if c.inst.ahead > 0 {
+		spare = 0
+	}
+	if s.waiting > 0 && !c.light && length > turn+spare {
 		c.expectedTurn = s.uncutLength(s.now, turn)
 		return turn
 	}
