@@ -148,6 +148,7 @@ func (s *rounds) usesRounds() bool { return s.round > 0 && len(s.moments) == 0 }
 // that it left to others while it was idle is forfeited. It has no effect while all clients fit
 // side by side.
 func (s *rounds) rejoin(i *instance) {
+	i.joined = i.joined || i.activeClients == 0
 	if !s.usesRounds() || s.allFit() {
 		return
 	}
@@ -161,7 +162,6 @@ func (s *rounds) rejoin(i *instance) {
 			least = o.servedFraction()
 		}
 	}
-	i.joined = true
 	if gap := least - i.servedFraction(); gap > 0 {
 		i.forfeited += time.Duration(gap * float64(i.request))
 	}
