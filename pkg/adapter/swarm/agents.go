@@ -33,7 +33,7 @@ func (r *Runtime) Agents(ctx context.Context) (map[string]string, error) {
 			continue
 		}
 		if address, err := r.address(t, AgentPort); err == nil {
-			node, _ := parseNode(s.nodes[t.NodeID])
+			node := parseNode(s.nodes[t.NodeID])
 			out[node.Name] = address
 		}
 	}

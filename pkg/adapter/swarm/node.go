@@ -1,6 +1,7 @@
 package swarm
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path"
@@ -55,11 +56,12 @@ type Node struct {
 	Draining     bool   // Drain was called
 	Engine       string // version
 	Instances    int    // tasks of instances that are to run on it
+	Fault        string // why nothing starts on the node whatever its state: an invalid label, or the name of another node
 }
 
 // Ready reports whether the node can start instances.
 func (n *Node) Ready() bool {
-	return n.State == string(swarm.NodeStateReady) && n.Availability == string(swarm.NodeAvailabilityActive) && !n.Draining
+	return n.State == string(swarm.NodeStateReady) && n.Availability == string(swarm.NodeAvailabilityActive) && !n.Draining && n.Fault == ""
 }
 
 // Outdated reports whether the node's engine is too old to keep its tasks from gaining privileges.
@@ -103,16 +105,16 @@ func resource(device string) string {
 	return "gfaas-" + device
 }
 
-// parseNode returns the node that the managers describe. It ignores invalid labels of GPUs, which the
-// second result lists.
-func parseNode(n *swarm.Node) (out Node, invalid []string) {
+// parseNode returns the node that the managers describe. It ignores invalid labels of GPUs except for the node's Fault.
+func parseNode(n *swarm.Node) Node {
 	d := n.Description
-	out = Node{
+	out := Node{
 		ID: n.ID, Name: d.Hostname, Memory: d.Resources.MemoryBytes, Engine: d.Engine.EngineVersion,
 		Role: string(n.Spec.Role), State: string(n.Status.State), Availability: string(n.Spec.Availability),
 		Draining: n.Spec.Labels[labelDrain] != "",
 		Leader:   n.ManagerStatus != nil && n.ManagerStatus.Leader,
 	}
+	var invalid []string
 	for key, value := range d.Engine.Labels {
 		switch key {
 		case labelNode:
@@ -141,27 +143,26 @@ func parseNode(n *swarm.Node) (out Node, invalid []string) {
 		}
 	}
 	slices.SortFunc(out.GPUs, func(a, b GPU) int { return strings.Compare(a.Name, b.Name) })
-	slices.Sort(invalid)
-	return out, invalid
+	if len(invalid) > 0 {
+		out.Fault = fmt.Sprintf("its label %q is invalid: put the output of gfaas node describe into its daemon.json", slices.Min(invalid))
+	}
+	return out
 }
 
-// Nodes returns the nodes of the swarm in order of name. It fails if two nodes with GPUs have the same
-// name, or if a label of a GPU is invalid.
+// Nodes returns the nodes of the swarm in order of name.
 func (r *Runtime) Nodes(ctx context.Context) ([]Node, error) {
 	s, err := r.view.since(ctx, time.Now())
 	if err != nil {
 		return nil, err
 	}
-	return s.list()
+	return s.list(), nil
 }
 
-// list returns the nodes as Runtime.Nodes does.
-func (s *snapshot) list() (out []Node, err error) {
+// list returns the nodes as Runtime.Nodes does. Of several nodes with the same name, only the one that joined first has
+// no fault.
+func (s *snapshot) list() (out []Node) {
 	for _, n := range s.nodes {
-		node, invalid := parseNode(n)
-		if len(invalid) > 0 {
-			return nil, fmt.Errorf("node %s has the invalid label %q: expected the labels that gfaas node describe prints", node.Name, invalid[0])
-		}
+		node := parseNode(n)
 		for _, t := range s.tasks {
 			if t.NodeID == n.ID && wanted(t) && !ended(t) {
 				node.Instances++
@@ -169,29 +170,28 @@ func (s *snapshot) list() (out []Node, err error) {
 		}
 		out = append(out, node)
 	}
-	slices.SortFunc(out, func(a, b Node) int { return strings.Compare(a.Name+"\x00"+a.ID, b.Name+"\x00"+b.ID) })
+	slices.SortFunc(out, func(a, b Node) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), s.nodes[a.ID].CreatedAt.Compare(s.nodes[b.ID].CreatedAt), strings.Compare(a.ID, b.ID))
+	})
 	running := map[string]bool{}
 	for i := range out {
-		if out[i].State == string(swarm.NodeStateDown) {
-			continue // a node that has joined again has a new ID, and the old one stays until docker node rm
+		switch n := &out[i]; {
+		case n.State == string(swarm.NodeStateDown): // a node that has joined again has a new ID, and the old one stays until docker node rm
+		case running[n.Name]:
+			n.Fault = fmt.Sprintf("another node has the same name: set the label %s in the daemon.json of one of them", labelNode)
+		default:
+			running[n.Name] = true
 		}
-		if running[out[i].Name] {
-			return nil, fmt.Errorf("two nodes of the swarm are named %s: set the label %s in the daemon.json of one of them", out[i].Name, labelNode)
-		}
-		running[out[i].Name] = true
 	}
-	return out, nil
+	return out
 }
 
-// node returns the node with a name. If there are several, all but one are down, and it prefers the other.
+// node returns the node with a name. If there are several, it prefers the one that joined first among those that are not
+// down.
 func (s *snapshot) node(name string) (Node, error) {
-	list, err := s.list()
-	if err != nil {
-		return Node{}, err
-	}
 	var found Node
-	for _, n := range list {
-		if n.Name == name && (found.ID == "" || n.State != string(swarm.NodeStateDown)) {
+	for _, n := range s.list() {
+		if n.Name == name && (found.ID == "" || found.State == string(swarm.NodeStateDown)) {
 			found = n
 		}
 	}

@@ -33,17 +33,17 @@ func TestLabels(t *testing.T) {
 		GPUs: []GPU{{Name: "0", Model: "NVIDIA H200, 141 GB", Mem: 141 * gpu.GiB}, {Name: "sim:1"}},
 	}
 	labels := want.Labels()
-	got, invalid := parseNode(node("id", "host", labels...))
-	if len(invalid) > 0 {
-		t.Errorf("invalid labels of %q: %q", labels, invalid)
+	got := parseNode(node("id", "host", labels...))
+	if got.Fault != "" {
+		t.Errorf("fault of a node with the labels %q: %s", labels, got.Fault)
 	}
 	got = Node{Name: got.Name, Folder: got.Folder, MPS: got.MPS, SimDir: got.SimDir, SimShape: got.SimShape, GPUs: got.GPUs}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("parsed %+v from %q, want %+v", got, labels, want)
 	}
 	for _, label := range []string{"gfaas.gpu.x=1,", "gfaas.gpu.0=1", "gfaas.gpu.0=-1,", "gfaas.gpu.00=1,", "gfaas.gpu.0=,"} {
-		if n, invalid := parseNode(node("id", "host", label)); len(invalid) != 1 || len(n.GPUs) > 0 {
-			t.Errorf("label %q: got GPUs %+v and invalid labels %q, want one invalid label", label, n.GPUs, invalid)
+		if n := parseNode(node("id", "host", label)); !strings.Contains(n.Fault, label) || len(n.GPUs) > 0 || n.Ready() {
+			t.Errorf("label %q: got GPUs %+v and fault %q, want a fault that quotes the label", label, n.GPUs, n.Fault)
 		}
 	}
 }
@@ -91,9 +91,34 @@ func TestPlace(t *testing.T) {
 			t.Errorf("place %s: error %v, want one with %q", c.gpus, err, c.want)
 		}
 	}
-	s.nodes["8"] = node("8", "a")
-	if _, err := s.list(); err == nil || !strings.Contains(err.Error(), "two nodes of the swarm are named a") {
-		t.Errorf("two ready nodes with one name: error %v", err)
+}
+
+// A node with an invalid label, or with the name of a node that joined earlier, is not used. The other nodes are.
+func TestFaultyNodes(t *testing.T) {
+	labels := []string{"gfaas.folder=/f", "gfaas.gpu.0=1,"}
+	s := &snapshot{nodes: map[string]*dockerswarm.Node{}}
+	for hour, n := range []*dockerswarm.Node{node("9", "a", labels...), node("2", "a", labels...), node("3", "b", labels[0], "gfaas.gpu.0=1"), node("4", "c", labels...)} {
+		n.CreatedAt = time.Date(2026, 1, 1, hour, 0, 0, 0, time.UTC)
+		s.nodes[n.ID] = n
+	}
+	var used []string
+	for _, n := range Usable(s.list()) {
+		used = append(used, n.ID)
+	}
+	if !slices.Equal(used, []string{"9", "4"}) {
+		t.Errorf("usable nodes %q, want 9, the first that is named a, and 4", used)
+	}
+	for gpu, want := range map[string]string{"a/0": "", "b/0": `node b cannot be used: its label "gfaas.gpu.0=1" is invalid`, "c/0": ""} {
+		n, _, err := s.place([]string{gpu})
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("place %s: node %q, error %v; want error %q", gpu, n.ID, err, want)
+		}
+	}
+	err := faults(s.list())
+	for _, want := range []string{"node a (2) is not used: another node has the same name", "; node b (3) is not used: its label"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("faults: %v, want a text with %q", err, want)
+		}
 	}
 }
 

@@ -164,6 +164,8 @@ func (s *snapshot) place(names []string) (Node, []gpu.Device, error) {
 	case node.Outdated():
 		return Node{}, nil, unavailable(fmt.Errorf("node %s has the engine %s, which cannot keep a task from gaining privileges", node.Name, node.Engine),
 			"install Docker 25 or later on the node")
+	case node.Fault != "":
+		return Node{}, nil, fmt.Errorf("node %s cannot be used: %s", node.Name, node.Fault)
 	case !node.Ready():
 		return Node{}, nil, fmt.Errorf("node %s is not ready (state %s, availability %s)", node.Name, node.State, node.Availability)
 	case node.Folder == "":
@@ -360,7 +362,7 @@ func (r *Runtime) explainImage(ctx context.Context, s *snapshot, image string, e
 	if _, missing := r.api.ImageInspect(ctx, image); self == nil || !cerrdefs.IsNotFound(missing) {
 		return err
 	}
-	node, _ := parseNode(self)
+	node := parseNode(self)
 	return unavailable(fmt.Errorf("examine the image on %s, the node of the gateway: %w", node.Name, err), copyImage(image, node.Name))
 }
 

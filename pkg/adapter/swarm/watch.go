@@ -2,8 +2,10 @@ package swarm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
+	"strings"
 	"time"
 
 	"github.com/docker/docker/client"
@@ -30,38 +32,54 @@ func Usable(nodes []Node) (out []Node) {
 }
 
 // Watch calls changed with the usable nodes, once at the beginning and then after each change. It calls failed with each
-// error, unless the previous attempt failed with the same error. While the managers do not answer, it assumes that the
-// nodes have not changed. It returns if ctx ends, or after failed(ErrSuperseded) if another Runtime owns the instances.
+// error, and with the faults of nodes, unless the previous attempt had the same. While the managers do not answer, it
+// assumes that the nodes have not changed. It returns if ctx ends, or after failed(ErrSuperseded) if another Runtime owns
+// the instances.
 func (r *Runtime) Watch(ctx context.Context, changed func([]Node), failed func(error)) {
 	var last []Node
 	told, reported := false, ""
 	for {
 		s, err := r.view.since(ctx, time.Now())
-		var nodes []Node
+		if ctx.Err() != nil {
+			return
+		}
 		if err == nil {
 			if err := r.superseded(s); err != nil {
 				failed(err)
 				return
 			}
-			nodes, err = s.list()
+			nodes := s.list()
+			if usable := Usable(nodes); !told || !sameNodes(usable, last) {
+				changed(usable)
+				last, told = usable, true
+				r.setWatched(usable)
+			}
+			err = faults(nodes)
 		}
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err != nil && err.Error() != reported:
+		if err == nil {
+			reported = ""
+		} else if err.Error() != reported {
 			failed(err)
-		}
-		if reported = ""; err != nil {
 			reported = err.Error()
-		} else if usable := Usable(nodes); !told || !sameNodes(usable, last) {
-			changed(usable)
-			last, told = usable, true
-			r.setWatched(usable)
 		}
 		if !pause(ctx, watchPoll) {
 			return
 		}
 	}
+}
+
+// faults returns an error that lists the nodes that cannot be used because of a fault, or nil.
+func faults(nodes []Node) error {
+	var all []string
+	for _, n := range nodes {
+		if n.Fault != "" {
+			all = append(all, fmt.Sprintf("node %s (%s) is not used: %s", n.Name, n.ID, n.Fault))
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return errors.New(strings.Join(all, "; "))
 }
 
 func (r *Runtime) setWatched(nodes []Node) {

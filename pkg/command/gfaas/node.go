@@ -113,11 +113,12 @@ func newNodeLs(t *tool) *cobra.Command {
 		Use:   "ls",
 		Short: "List the nodes of the swarm and their GPUs",
 		Long: `List the nodes of the swarm, sorted by name. A node can start instances if its state is
-ready, its availability is active, and its engine is new enough (Docker 25).
+ready, its availability is active, its engine is new enough (Docker 25), and it has no
+fault: an invalid label, or the name of another node. A note explains each fault.
 
 JSON is a list of {"node", "id", "role", "leader", "state", "availability", "engine",
-"instances", "gpus"}. The availability is "draining" while gfaas node drain waits. "gpus"
-is a list of {"gpu", "mem_mib", "model"}.`,
+"instances", "gpus", "fault"}; "fault" is omitted if there is none. The availability is
+"draining" while gfaas node drain waits. "gpus" is a list of {"gpu", "mem_mib", "model"}.`,
 		Example: `  # List the nodes
   gfaas node ls
 
@@ -148,6 +149,7 @@ type nodeDocument struct {
 	Engine       string        `json:"engine"`
 	Instances    int           `json:"instances"`
 	GPUs         []gpuDocument `json:"gpus"`
+	Fault        string        `json:"fault,omitempty"`
 }
 
 type gpuDocument struct {
@@ -160,7 +162,7 @@ func showNodes(t *tool, nodes []swarm.Node) error {
 	documents := make([]nodeDocument, 0, len(nodes))
 	for i := range nodes {
 		n := &nodes[i]
-		d := nodeDocument{n.Name, n.ID, n.Role, n.Leader, n.State, n.Availability, n.Engine, n.Instances, []gpuDocument{}}
+		d := nodeDocument{n.Name, n.ID, n.Role, n.Leader, n.State, n.Availability, n.Engine, n.Instances, []gpuDocument{}, n.Fault}
 		if n.Draining && n.Availability == "active" {
 			d.Availability = "draining"
 		}
@@ -168,6 +170,9 @@ func showNodes(t *tool, nodes []swarm.Node) error {
 			d.GPUs = append(d.GPUs, gpuDocument{g.Name, g.Mem.MiB(), g.Model})
 		}
 		documents = append(documents, d)
+		if n.Fault != "" {
+			t.env.Notef("note: node %s (%s) is not used: %s", n.Name, n.ID, n.Fault)
+		}
 	}
 	return t.env.Show(documents, func() [][]string {
 		return cli.Rows(documents, func(d nodeDocument) []cli.Cell {
@@ -178,7 +183,7 @@ func showNodes(t *tool, nodes []swarm.Node) error {
 			}
 			if t.env.Output == "csv" {
 				return []cli.Cell{{"node", d.Node}, {"id", d.ID}, {"role", d.Role}, {"leader", strconv.FormatBool(d.Leader)}, {"state", d.State},
-					{"availability", d.Availability}, {"engine", d.Engine}, {"instances", strconv.Itoa(d.Instances)}, {"gpus", strings.Join(names, " ")}}
+					{"availability", d.Availability}, {"engine", d.Engine}, {"instances", strconv.Itoa(d.Instances)}, {"gpus", strings.Join(names, " ")}, {"fault", d.Fault}}
 			}
 			role := d.Role
 			if d.Leader {

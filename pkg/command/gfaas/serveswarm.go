@@ -110,7 +110,7 @@ func (o *serveOptions) watchGPUs(log *slog.Logger) func(context.Context, func([]
 				o.supersede()
 				return
 			}
-			log.Warn("cannot watch the nodes of the swarm", "err", err)
+			log.Warn("nodes of the swarm", "err", err)
 		})
 	}
 }
