@@ -29,8 +29,9 @@ type instance struct {
 	excess         time.Duration // use beyond the request that is not debt, when the window closed
 	shared         time.Duration // part of (credit minus debt) that an earlier call of shareCredit for this window has paid
 	turnOverrun    time.Duration // by how much its last turn exceeded its length
-	ahead          time.Duration // by how much it has used more of the GPU than its part; updated by balance
-	joined         bool          // it has become active in this window
+	ahead          time.Duration // GPU time used beyond its part, summed over windows; negative: less than its part; see balance
+	joined         bool          // it became active during this window
+	limited        bool          // its limit left no further lease in the last window; set by closeWindow
 	turnsAhead     float64       // above 0: other instances come first; set by rankTurns
 	forfeited      time.Duration // time forfeited while idle, ranked as used in this window; set by rejoin
 
@@ -334,7 +335,7 @@ func (s *ledger) closeWindow(end time.Duration) {
 		}
 	}
 	for _, i := range s.instances {
-		if i.carry(); s.paperOrder {
+		if i.carry(s.minLease(i)); s.paperOrder {
 			i.credit = 0
 		}
 	}
@@ -373,10 +374,11 @@ func (i *instance) remainingBudget() time.Duration {
 }
 
 // carry computes the instance's credit or debt in the next window: credit for the time that it
-// missed while it waited, or debt for its use beyond the limit.
-func (i *instance) carry() {
+// missed while it waited, or debt for its use beyond the limit. minLease is its shortest lease.
+func (i *instance) carry(minLease time.Duration) {
 	i.leasedTime = 0 // closeWindow has charged running leases
 	missed, remaining, earlier := i.guaranteed(), i.remainingBudget(), max(i.credit, 0)
+	i.limited = remaining < max(minLease, min(i.drain, i.request)/2)
 	i.credit, i.debt, i.excess, i.shared, i.creditIsOwed = 0, 0, 0, 0, false
 	if missed > 0 {
 		if !i.backlog {

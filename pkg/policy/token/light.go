@@ -19,7 +19,7 @@ const (
 type usage struct {
 	earlier   []time.Duration // GPU time and hand-overs of each of the last lightWindows windows, newest last
 	recent    time.Duration   // sum of earlier
-	handovers time.Duration   // charged in this window for hand-overs to its light clients and back
+	handovers time.Duration   // charged in this window for hand-overs to its light clients and back, and for idle leases
 	light     bool            // its use was small at the last decision, so that it remains light for longer
 }
 
@@ -34,50 +34,54 @@ func (u *usage) closeWindow(used time.Duration) {
 	u.handovers = 0
 }
 
-// light decides which clients are light, and charges the hand-overs that they cause.
+// light decides which clients are light, and charges them for what their leases cost others.
 type light struct {
 	*ledger
 	*rounds
-	handovers time.Duration // charged in this window for hand-overs to light clients and back
+	handovers time.Duration // charged in this window for hand-overs to light clients and back, and for idle leases
 	promised  float64       // sum of the requests of the instances that have used the GPU lately, as parts of the GPU; set by selectLight
 }
 
-// selectLight selects the light clients, and ends the leases that hold SMs which light clients need. A client that
-// has its SMs at once in any case does not become light.
+// selectLight selects the light clients and, if one of them needs SMs that are occupied, ends all leases of others that
+// it may end. A client does not become light if it and all other waiting clients fit at once.
 func (s *light) selectLight() {
 	if s.round == 0 || s.allFit() {
 		return
 	}
 	s.sumRequests()
-	occupied, handovers, thereAndBack := 0.0, s.handovers, 2*max(s.cost, minLead)
-	largest, second := s.largestWaiting()
+	occupied, handovers, roundTrip := 0.0, s.handovers, 2*max(s.cost, minLead)
+	waiting := 0.0 // percent of SMs that waiting clients with budget need
 	for _, c := range s.clients {
 		if s.occupies(c) {
 			occupied += c.inst.slice.SMPct
+		}
+		if s.waitsWithBudget(c) {
+			waiting += c.inst.slice.SMPct
 		}
 		if c.state == Running && c.end <= s.now {
 			c.light = c.light && s.isLight(c.inst) && s.lightLease(c) >= s.minLease(c.inst)
 		}
 		if c.light {
-			handovers += thereAndBack
+			handovers += roundTrip
 		}
 	}
 	displace := false
 	for _, c := range s.clients {
-		c.overHandoverLimit = false
-		rival := largest
-		if c == largest {
-			rival = second
+		if c.overHandoverLimit = false; c.state != Waiting || c.burst >= s.round {
+			continue
 		}
-		runsNow := s.fits(occupied, c) && (rival == nil || s.fits(c.inst.slice.SMPct, rival))
-		if c.state != Waiting || c.burst >= s.round || runsNow {
+		others := waiting
+		if s.waitsWithBudget(c) {
+			others -= c.inst.slice.SMPct
+		}
+		if s.fits(occupied, c) && (others < smEps || s.fits(occupied+others, c)) {
 			continue
 		}
 		if !c.light && s.isLight(c.inst) {
-			c.light = handovers+thereAndBack <= time.Duration(lightHandovers*float64(s.window))
+			c.light = handovers+roundTrip <= time.Duration(lightHandovers*float64(s.window))
 			c.overHandoverLimit = !c.light
 			if c.light {
-				handovers += thereAndBack
+				handovers += roundTrip
 			}
 		}
 		displace = displace || c.light && !s.fits(occupied, c)
@@ -87,23 +91,18 @@ func (s *light) selectLight() {
 	}
 	for _, c := range s.running {
 		if !c.light && !c.urgent && c.end > s.now && !c.inst.hasTurn(s.now-s.start) {
-			c.restOfTurn, c.end, c.cutOff = c.end-s.now+c.cutOff, s.now, 0
+			c.restOfTurn = c.end - s.now
+			if c.end == s.start+s.window {
+				c.restOfTurn += c.cutOff
+			}
+			c.end, c.cutOff = s.now, 0
 		}
 	}
 }
 
-// largestWaiting returns the two waiting clients with budget that have the largest SM shares, or nil.
-func (s *light) largestWaiting() (largest, second *client) {
-	for _, c := range s.clients {
-		switch {
-		case c.state != Waiting || c.inst.remainingBudget() < s.minBudget(c):
-		case largest == nil || c.inst.slice.SMPct > largest.inst.slice.SMPct:
-			largest, second = c, largest
-		case second == nil || c.inst.slice.SMPct > second.inst.slice.SMPct:
-			second = c
-		}
-	}
-	return largest, second
+// waitsWithBudget reports whether the client waits and can be granted a lease in this window.
+func (s *light) waitsWithBudget(c *client) bool {
+	return c.state == Waiting && c.inst.remainingBudget() >= s.minBudget(c)
 }
 
 // isLight reports whether the instance's use over the last windows is small compared with its fair
@@ -136,7 +135,7 @@ func (s *light) fairRequest(i *instance) time.Duration {
 }
 
 // lightLease returns the length of the lease of a light client: a round, less the time that it has
-// used since it was idle, but no more than its instance misses of its fair request.
+// used since it was idle, but no more than the unserved part of its instance's fair request.
 func (s *light) lightLease(c *client) time.Duration {
 	burst := c.burst
 	if c.holdsLease() {
@@ -146,16 +145,17 @@ func (s *light) lightLease(c *client) time.Duration {
 }
 
 // chargeHandovers charges a light client that returns its lease, in which it used the GPU for the given time:
-// for the usual time of two hand-overs, and for the time for which it was allowed to be idle, beyond the
-// default. A client that used the GPU for less than all this is charged for the default as well.
+// two hand-overs, and the idle time that it was allowed beyond DefaultHold. DefaultHold itself counts for the
+// limit on all light clients if the client returned the lease because it was idle, and used the GPU for less time
+// than the lease cost. Otherwise, very short kernels could take much time from other clients.
 func (s *light) chargeHandovers(c *client, used time.Duration) {
-	if c.light {
-		lost := 2*s.cost + max(c.pauses.hold, DefaultHold)
-		if used >= lost {
-			lost -= DefaultHold
-		}
-		c.inst.usage.handovers += lost
-		s.handovers += lost
+	if !c.light {
+		return
+	}
+	lost := 2*s.cost + max(0, c.pauses.hold-DefaultHold)
+	c.inst.usage.handovers += lost
+	if s.handovers += lost; c.state == Running && used < lost+DefaultHold {
+		s.handovers += DefaultHold
 	}
 }
 

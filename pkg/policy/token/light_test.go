@@ -183,15 +183,15 @@ func TestLightClientWaitsForNoTurn(t *testing.T) {
 						}
 						work := time.Duration(stream.kernels)*stream.kernel + time.Duration(stream.kernels-1)*stream.pause
 						t.Logf("p95 %v, light %.4f, its hand-overs %.4f, all %.4f, cost %v, round %v", stream.p95(), light, lost, sum, w.s.cost, w.s.roundLength())
-						// loss is the part of the GPU that the neighbours' hand-overs may take. within is the allowed
+						// maxLoss is the part of the GPU that the neighbours' hand-overs may take. within is the allowed
 						// difference between a neighbour's part and its share of the rest.
-						const loss, within = 0.02, 0.01
+						const maxLoss, within = 0.02, 0.01
 						// 40 requests a second with hand-overs of 1 ms need 80 ms a second for hand-overs alone.
 						if most := work + inFlight + 2*handover + 3*ms; stream.p95() > most && (rate < 40 || handover < ms) {
 							t.Errorf("p95 from arrival to completion: got %v, want at most %v", stream.p95(), most)
 						}
-						if least := 1 - loss - lost; sum < least {
-							t.Errorf("used by all clients: got %.4f of the GPU, want at least %.4f: all but %v and the hand-overs of the light client", sum, least, loss)
+						if least := 1 - maxLoss - lost; sum < least {
+							t.Errorf("used by all clients: got %.4f of the GPU, want at least %.4f: all but %v and the hand-overs of the light client", sum, least, maxLoss)
 						}
 						for n, q := range neighbours {
 							got, want := w.total(w.clients[ClientID(n+1)]).Seconds()/length.Seconds(), (sum-light)*q/requests

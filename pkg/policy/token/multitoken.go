@@ -68,12 +68,13 @@ import (
 //     not used the GPU for the configured length of a round, rounds have that length, because such
 //     a client causes few hand-overs.
 //  7. If the requests of the active instances sum to less than the GPU, their turns and leases are
-//     longer in proportion, and a turn continues beyond the end of a window. If moreover a round is
-//     as long as a window, the policy compares what the competing instances have used with their
-//     requests at the end of each window. Turns of an instance that is ahead become shorter by that
-//     time, and those of an instance that is behind longer.
+//     longer in proportion, and a turn continues beyond the end of a window. If moreover hand-overs
+//     are so costly that a round is as long as a window, the policy compares at the end of each
+//     window what the instances that competed for all of it have used: the part of each is
+//     proportional to its request. It shortens the turns of an instance that used more than its
+//     part, and lengthens those of one that used less.
 //  8. A window has a whole number of rounds, because a partial round would be out of step. There
-//     are no rounds if a round is as long as a window, or if instances have planned turns (see
+//     are no rounds if the configured round is as long as a window, or if instances have planned turns (see
 //     Turns). Leases then
 //     end with budgets, and the order is by the missing part of the request.
 //
@@ -90,10 +91,11 @@ import (
 //     idle time, until it has used the GPU for a round. Light clients rank before all clients
 //     that are not aged (see Backfill and starvation). The leases of holders whose SMs they need
 //     end at once, except in planned turns, and except leases granted by rule 6 of Turns.
-//  3. A light client is charged for the hand-overs to it and back, at their usual cost. If its work
-//     took less time than these and the idle time at the end of its lease, the idle time is charged
-//     as well. If the charges of all light clients reach a tenth of a window, further ones wait for
-//     their turns until the next window.
+//  3. A light client is charged for the hand-overs to it and back, at their usual cost, and for the
+//     time beyond DefaultHold for which it may keep an idle lease. When the charges of all light
+//     clients reach a tenth of a window, further ones wait for their turns until the next window.
+//     DefaultHold counts for this limit, too, if the lease ended because the client was idle, and
+//     its work took less time than the lease cost.
 //  4. An interrupted client continues with the rest of its turn when no light client is left, so
 //     that the number of other hand-overs stays the same.
 //
@@ -209,6 +211,7 @@ func (s *multiToken) configure(c Settings) {
 	}
 	for _, i := range s.instances {
 		i.budget(s.window)
+		i.ahead = 0
 	}
 	s.timetable.rebuild()
 }
@@ -293,7 +296,7 @@ func (s *multiToken) applyTo(c *client, ev Event) {
 	switch ev := ev.(type) {
 	case RemoveClient:
 		if c.holdsLease() {
-			s.chargeHandovers(c, s.timeInState(c)) // a process that ends costs the same as one that returns its lease
+			s.chargeHandovers(c, s.now-c.since) // a process that ends costs the same as one that returns its lease
 		}
 		s.dropClient(c)
 	case Request:
@@ -332,6 +335,9 @@ func (s *multiToken) returnLease(c *client, ev Return) {
 		return
 	}
 	used := min(max(ev.Used, 0), s.now-c.since-c.unleasedInLease)
+	if c.state == Suspended {
+		c.inst.joined = true // it did not compete for the GPU
+	}
 	if c.state == Suspended && (c.stopped || ev.Used > used) {
 		used = c.chargedInLease // meanwhile its SMs were free; its measurement includes a pause or is longer than the lease
 	}

@@ -145,8 +145,7 @@ type rounds struct {
 func (s *rounds) usesRounds() bool { return s.round > 0 && len(s.moments) == 0 }
 
 // rejoin gives an instance that becomes active the rank of the least-served active instance: time
-// that it left to others while it was idle is forfeited. It has no effect while all clients fit
-// side by side.
+// that it left to others while it was idle is forfeited, except while all clients fit side by side.
 func (s *rounds) rejoin(i *instance) {
 	i.joined = i.joined || i.activeClients == 0
 	if !s.usesRounds() || s.allFit() {
@@ -209,49 +208,48 @@ func (s *rounds) servedTurns(i *instance, extra time.Duration) float64 {
 	return served * float64(s.window) / float64(s.roundLength())
 }
 
-// nextTurnLength returns the length of the instance's next turn. The overrun of the previous turn is
-// subtracted, down to half a turn; a shorter previous turn likewise adds to it. If a round is as long as a
-// window, ahead takes the place of the overrun.
+// nextTurnLength returns the length of the next turn of one of the instance's clients. The overrun of the
+// previous turn is subtracted, down to half a turn; a shorter previous turn likewise adds to it. If a round is
+// as long as a window, ahead takes the place of the overrun.
 func (s *rounds) nextTurnLength(i *instance) time.Duration {
 	turn, overrun := s.turnLength(i), i.turnOverrun
-	if s.roundFillsWindow() {
-		overrun = i.ahead
+	if s.roundLength() == s.window {
+		overrun = i.ahead / time.Duration(max(1, i.activeClients))
 	}
 	return turn - min(max(overrun, -turn/2), turn/2)
 }
 
-// roundFillsWindow reports whether hand-overs are so costly that a round is as long as a window.
-func (s *rounds) roundFillsWindow() bool { return s.usesRounds() && s.usualRound() == s.window }
-
-// balance updates ahead when a window has ended, if a round is as long as a window and the requests of the
-// competing instances do not fill the GPU. The use of these instances is then compared with their requests:
-// ends of windows and light clients cut so many turns that equal shares of a round are not equal shares of
-// the GPU.
+// balance updates ahead at the end of a window, if hand-overs are so costly that a round is as long as a window.
+// The use of the instances that competed for the whole window is compared: the part of each is proportional to
+// its request. Lengths of turns alone do not divide the GPU so, because the window's end and light clients cut
+// turns.
 func (s *rounds) balance() {
-	used, requests := time.Duration(0), time.Duration(0)
+	used, requests, competitors := time.Duration(0), time.Duration(0), 0
 	for _, i := range s.instances {
 		if s.competed(i) {
 			used += i.usedLastWindow
 			requests += i.request
+			competitors++
 		}
 	}
-	balanced := s.roundFillsWindow() && !s.allFit() && requests < s.window
+	balanced := s.usesRounds() && !s.allFit() && s.usualRound() == s.window && competitors > 1 && requests < s.window-negligible
 	for _, i := range s.instances {
-		switch {
-		case !balanced || !i.backlog || i.usedLastWindow >= i.limit:
-			i.ahead = 0
-		case s.competed(i):
+		if balanced && s.competed(i) {
 			ahead := i.ahead + i.usedLastWindow - scale(used, i.request, requests)
 			i.ahead = min(max(ahead, -i.request/4), i.request/4)
+		} else {
+			i.ahead = 0
 		}
+	}
+	for _, i := range s.instances {
 		i.joined = false
 	}
 }
 
-// competed reports whether the instance wanted more of the GPU in all of the last window, and cannot run
-// next to another instance of its size.
+// competed reports whether the instance was active for the whole last window, could have used more by its limit,
+// and needs more than half of the SMs, so that it runs next to no other such instance.
 func (s *rounds) competed(i *instance) bool {
-	return i.backlog && !i.joined && i.usedLastWindow < i.limit && 2*i.slice.SMPct > s.smLimit
+	return i.backlog && !i.joined && !i.limited && 2*i.slice.SMPct > s.smLimit
 }
 
 // recordTurnOverrun records by how much a turn exceeded its length.
@@ -262,16 +260,16 @@ func (c *client) recordTurnOverrun(length time.Duration) {
 }
 
 // leaseLength returns how much of a lease of the given length the client receives while others wait:
-// one turn, or all of it if less than half a turn would remain and the instance is not ahead. It sets
-// c.expectedTurn. An interrupted client receives the rest of its turn, and a light client does not have turns.
+// one turn, or the whole lease if the remainder would be less than half a turn and the instance is not ahead. It
+// sets c.expectedTurn. An interrupted client receives the rest of its turn, and a light client does not have turns.
 func (s *rounds) leaseLength(c *client, length time.Duration) time.Duration {
 	c.expectedTurn = 0
 	turn := cmp.Or(c.restOfTurn, s.nextTurnLength(c.inst))
-	spare := turn / 2
+	remainder := turn / 2
 	if c.inst.ahead > 0 {
-		spare = 0
+		remainder = 0
 	}
-	if s.waiting > 0 && !c.light && length > turn+spare {
+	if s.waiting > 0 && !c.light && length > turn+remainder {
 		c.expectedTurn = s.uncutLength(s.now, turn)
 		return turn
 	}

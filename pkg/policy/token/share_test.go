@@ -25,6 +25,7 @@ func TestShares(t *testing.T) {
 		{"whole GPU, switches cost", ms / 2, 300 * time.Microsecond, 0.01, []clientSpec{{100, 0.2, 0.2, 0.2}, {100, 0.3, 0.3, 0.3}, {100, 0.5, 0.5, 0.5}}},
 		{"whole GPU, long kernels", 10 * ms, 300 * time.Microsecond, 0.01, []clientSpec{{100, 0.2, 0.2, 0.2}, {100, 0.3, 0.3, 0.3}, {100, 0.5, 0.5, 0.5}}},
 		{"whole GPU, long kernels, elastic", 10 * ms, 300 * time.Microsecond, 0.02, []clientSpec{{100, 0.2, 1, 0.2}, {100, 0.3, 1, 0.3}, {100, 0.5, 1, 0.5}}},
+		// Two hand-overs per window take 2% of the GPU, and three take 3%.
 		{"hand-overs of 1ms, elastic", 4 * ms, ms, 0.005, []clientSpec{{100, 0.3, 1, 0.98 * 3 / 8}, {100, 0.5, 1, 0.98 * 5 / 8}}},
 		{"hand-overs of 1ms, three elastic", 4 * ms, ms, 0.005, []clientSpec{{100, 0.2, 1, 0.97 * 4 / 16}, {100, 0.25, 1, 0.97 * 5 / 16}, {100, 0.35, 1, 0.97 * 7 / 16}}},
 		{"hand-overs of 1ms, one limited", 4 * ms, ms, 0.015, []clientSpec{{100, 0.25, 0.25, 0.25}, {100, 0.2, 1, 0.72 * 2 / 5}, {100, 0.3, 1, 0.72 * 3 / 5}}},
@@ -230,5 +231,24 @@ func TestTimeToCloseWindowGrowsQuadratically(t *testing.T) {
 	t.Logf("%v with 100, %v with 400", few, many)
 	if ratio := float64(many) / float64(few); ratio > 40 {
 		t.Errorf("closing a window with 400 clients takes %.0f times as long as with 100, want at most 40 times", ratio)
+	}
+}
+
+// TestSharesOfSeveralClients checks that an instance with several clients gets the share of its request if hand-overs
+// are so costly that a round is as long as a window.
+func TestSharesOfSeveralClients(t *testing.T) {
+	w := newLeasedGPU(t, Config{}, 1)
+	for n := range 4 {
+		c := &simClient{id: ClientID(n + 1), instance: "a", slice: slice(100, 0.3, 1), kernel: 4 * ms, loss: ms}
+		if n == 3 {
+			c.instance, c.slice = "b", slice(100, 0.5, 1)
+		}
+		w.add(c)
+	}
+	w.run(30 * time.Second)
+	a := w.total(w.clients[1]) + w.total(w.clients[2]) + w.total(w.clients[3])
+	b := w.total(w.clients[4])
+	if got := a.Seconds() / (a + b).Seconds(); math.Abs(got-3./8) > 0.01 {
+		t.Errorf("the instance with three clients used %.4f of the time, want 0.375 ± 0.01", got)
 	}
 }
