@@ -26,15 +26,19 @@ func (r *Runtime) Agents(ctx context.Context) (map[string]string, error) {
 	if err != nil {
 		return nil, explain("list the agents of the nodes", err)
 	}
+	names := map[string]string{} // by the node's ID
+	for name, n := range s.byName() {
+		names[n.ID] = name
+	}
 	out := map[string]string{}
 	for i := range tasks {
 		t := &tasks[i]
-		if t.Status.State != swarm.TaskStateRunning || !ready(s.nodes[t.NodeID]) {
+		name := names[t.NodeID]
+		if t.Status.State != swarm.TaskStateRunning || name == "" || !ready(s.nodes[t.NodeID]) {
 			continue
 		}
 		if address, err := r.address(t, AgentPort); err == nil {
-			node := parseNode(s.nodes[t.NodeID])
-			out[node.Name] = address
+			out[name] = address
 		}
 	}
 	return out, nil

@@ -2,7 +2,6 @@ package swarm
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/docker/docker/api/types/swarm"
@@ -22,14 +21,16 @@ func (r *Runtime) Drain(ctx context.Context, name string, limit time.Duration) (
 		}
 		n.Labels[labelDrain] = "true"
 	}
-	if err := r.changeNode(ctx, name, mark); err != nil {
+	id, err := r.changeNode(ctx, name, func(s *snapshot) (Node, error) { return s.node(name) }, mark)
+	if err != nil {
 		return 0, err
 	}
+	same := func(s *snapshot) (Node, error) { return s.nodeWithID(id) } // another node of this name may take its place now
 	end := time.Now().Add(limit)
 	for {
 		s, err := r.view.since(ctx, time.Now())
 		if err == nil {
-			node, err := s.node(name)
+			node, err := same(s)
 			if err != nil {
 				return 0, err
 			}
@@ -43,30 +44,34 @@ func (r *Runtime) Drain(ctx context.Context, name string, limit time.Duration) (
 			return 0, ctx.Err()
 		}
 	}
-	return remaining, r.changeNode(ctx, name, func(n *swarm.NodeSpec) { n.Availability = swarm.NodeAvailabilityDrain })
+	_, err = r.changeNode(ctx, name, same, func(n *swarm.NodeSpec) { n.Availability = swarm.NodeAvailabilityDrain })
+	return remaining, err
 }
 
 // Up puts a node into use again.
 func (r *Runtime) Up(ctx context.Context, name string) error {
-	return r.changeNode(ctx, name, func(n *swarm.NodeSpec) {
+	_, err := r.changeNode(ctx, name, func(s *snapshot) (Node, error) { return s.node(name) }, func(n *swarm.NodeSpec) {
 		delete(n.Labels, labelDrain)
 		n.Availability = swarm.NodeAvailabilityActive
 	})
+	return err
 }
 
-// changeNode changes the specification of a node. It fails if another process changes it at the same time.
-func (r *Runtime) changeNode(ctx context.Context, name string, change func(*swarm.NodeSpec)) error {
+// changeNode changes the specification of the node that find returns, and returns its ID. Errors name the node by the
+// given name. It fails if another process changes the specification at the same time.
+func (r *Runtime) changeNode(ctx context.Context, name string, find func(*snapshot) (Node, error), change func(*swarm.NodeSpec)) (id string, err error) {
 	limited, cancel := context.WithTimeout(ctx, cleanUp)
 	defer cancel()
-	err := r.insist(limited, func(ctx context.Context) error {
+	err = r.insist(limited, func(ctx context.Context) error {
 		s, err := r.view.since(ctx, time.Now())
 		if err != nil {
 			return err
 		}
-		node, err := s.node(name)
+		node, err := find(s)
 		if err != nil {
 			return err
 		}
+		id = node.ID
 		now, _, err := r.api.NodeInspectWithRaw(ctx, node.ID)
 		if err != nil {
 			return err
@@ -74,8 +79,5 @@ func (r *Runtime) changeNode(ctx context.Context, name string, change func(*swar
 		change(&now.Spec)
 		return r.api.NodeUpdate(ctx, node.ID, now.Version, now.Spec)
 	})
-	if err != nil {
-		return explain(fmt.Sprintf("change node %s", name), err)
-	}
-	return nil
+	return id, explain("change node "+name, err)
 }

@@ -56,7 +56,7 @@ type Node struct {
 	Draining     bool   // Drain was called
 	Engine       string // version
 	Instances    int    // tasks of instances that are to run on it
-	Fault        string // why nothing starts on the node whatever its state: an invalid label, or the name of another node
+	Fault        string // why the node cannot be used; empty: no fault
 }
 
 // Ready reports whether the node can start instances.
@@ -105,7 +105,8 @@ func resource(device string) string {
 	return "gfaas-" + device
 }
 
-// parseNode returns the node that the managers describe. It ignores invalid labels of GPUs except for the node's Fault.
+// parseNode returns the node that the managers describe. An invalid label of a GPU adds no GPU and sets Fault, unless the
+// node is down.
 func parseNode(n *swarm.Node) Node {
 	d := n.Description
 	out := Node{
@@ -143,7 +144,7 @@ func parseNode(n *swarm.Node) Node {
 		}
 	}
 	slices.SortFunc(out.GPUs, func(a, b GPU) int { return strings.Compare(a.Name, b.Name) })
-	if len(invalid) > 0 {
+	if len(invalid) > 0 && !down(&out) {
 		out.Fault = fmt.Sprintf("its label %q is invalid: put the output of gfaas node describe into its daemon.json", slices.Min(invalid))
 	}
 	return out
@@ -158,8 +159,12 @@ func (r *Runtime) Nodes(ctx context.Context) ([]Node, error) {
 	return s.list(), nil
 }
 
-// list returns the nodes as Runtime.Nodes does. Of several nodes with the same name, only the one that joined first has
-// no fault.
+// down reports whether a node is down. A node that has joined again has a new ID, and the old one is down until docker
+// node rm.
+func down(n *Node) bool { return n.State == string(swarm.NodeStateDown) }
+
+// list returns the nodes as Runtime.Nodes does. Of several usable nodes with the same name, one remains usable: the one
+// with instances or, if several or none have some, the one that joined first. The others get a fault.
 func (s *snapshot) list() (out []Node) {
 	for _, n := range s.nodes {
 		node := parseNode(n)
@@ -171,32 +176,58 @@ func (s *snapshot) list() (out []Node) {
 		out = append(out, node)
 	}
 	slices.SortFunc(out, func(a, b Node) int {
-		return cmp.Or(strings.Compare(a.Name, b.Name), s.nodes[a.ID].CreatedAt.Compare(s.nodes[b.ID].CreatedAt), strings.Compare(a.ID, b.ID))
+		return cmp.Or(strings.Compare(a.Name, b.Name), cmp.Compare(min(b.Instances, 1), min(a.Instances, 1)),
+			s.nodes[a.ID].CreatedAt.Compare(s.nodes[b.ID].CreatedAt), strings.Compare(a.ID, b.ID))
 	})
-	running := map[string]bool{}
+	named := map[string]string{} // the ID of the usable node with a name
 	for i := range out {
 		switch n := &out[i]; {
-		case n.State == string(swarm.NodeStateDown): // a node that has joined again has a new ID, and the old one stays until docker node rm
-		case running[n.Name]:
-			n.Fault = fmt.Sprintf("another node has the same name: set the label %s in the daemon.json of one of them", labelNode)
+		case !usable(n):
+		case named[n.Name] != "":
+			n.Fault = fmt.Sprintf("node %s has the same name: set the label %s in the daemon.json of this node", named[n.Name], labelNode)
 		default:
-			running[n.Name] = true
+			named[n.Name] = n.ID
 		}
 	}
 	return out
 }
 
-// node returns the node with a name. If there are several, it prefers the one that joined first among those that are not
-// down.
-func (s *snapshot) node(name string) (Node, error) {
-	var found Node
+// byName returns the nodes by their names. Of several with the same name, it contains the usable one or, without one, one
+// that is not down.
+func (s *snapshot) byName() map[string]Node {
+	rank := func(n Node) int {
+		switch {
+		case usable(&n):
+			return 2
+		case down(&n):
+			return 0
+		}
+		return 1
+	}
+	out := map[string]Node{}
 	for _, n := range s.list() {
-		if n.Name == name && (found.ID == "" || found.State == string(swarm.NodeStateDown)) {
-			found = n
+		if old, ok := out[n.Name]; !ok || rank(n) > rank(old) {
+			out[n.Name] = n
 		}
 	}
-	if found.ID == "" {
+	return out
+}
+
+// node returns the node with a name, as byName does.
+func (s *snapshot) node(name string) (Node, error) {
+	n, ok := s.byName()[name]
+	if !ok {
 		return Node{}, fmt.Errorf("the swarm has no node %s", name)
 	}
-	return found, nil
+	return n, nil
+}
+
+// nodeWithID returns the node with Docker's ID.
+func (s *snapshot) nodeWithID(id string) (Node, error) {
+	for _, n := range s.list() {
+		if n.ID == id {
+			return n, nil
+		}
+	}
+	return Node{}, fmt.Errorf("the swarm no longer has the node %s", id)
 }

@@ -93,32 +93,59 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// A node with an invalid label, or with the name of a node that joined earlier, is not used. The other nodes are.
+// A node with an invalid label, or with the name of another usable node, is not used. The other nodes are.
 func TestFaultyNodes(t *testing.T) {
 	labels := []string{"gfaas.folder=/f", "gfaas.gpu.0=1,"}
-	s := &snapshot{nodes: map[string]*dockerswarm.Node{}}
-	for hour, n := range []*dockerswarm.Node{node("9", "a", labels...), node("2", "a", labels...), node("3", "b", labels[0], "gfaas.gpu.0=1"), node("4", "c", labels...)} {
+	s := &snapshot{nodes: map[string]*dockerswarm.Node{}, tasks: map[string]*dockerswarm.Task{}}
+	for hour, n := range []*dockerswarm.Node{
+		node("9", "a", labels...), node("2", "a", labels...), node("3", "b", labels[0], "gfaas.gpu.0=1"), node("4", "b", labels...), node("5", "a"),
+		node("6", "c", labels[0], "gfaas.gpu.x=1,"),
+	} {
 		n.CreatedAt = time.Date(2026, 1, 1, hour, 0, 0, 0, time.UTC)
 		s.nodes[n.ID] = n
 	}
-	var used []string
-	for _, n := range Usable(s.list()) {
-		used = append(used, n.ID)
-	}
-	if !slices.Equal(used, []string{"9", "4"}) {
-		t.Errorf("usable nodes %q, want 9, the first that is named a, and 4", used)
-	}
-	for gpu, want := range map[string]string{"a/0": "", "b/0": `node b cannot be used: its label "gfaas.gpu.0=1" is invalid`, "c/0": ""} {
-		n, _, err := s.place([]string{gpu})
-		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
-			t.Errorf("place %s: node %q, error %v; want error %q", gpu, n.ID, err, want)
+	check := func(want ...string) {
+		t.Helper()
+		var used []string
+		for _, n := range Usable(s.list()) {
+			used = append(used, n.ID)
+		}
+		if !slices.Equal(used, want) {
+			t.Errorf("usable nodes %q, want %q", used, want)
 		}
 	}
+	check("9", "4")
+	for gpu, want := range map[string]string{"a/0": "9", "b/0": "4"} {
+		if n, _, err := s.place([]string{gpu}); err != nil || n.ID != want {
+			t.Errorf("place %s: node %q, %v; want %s", gpu, n.ID, err, want)
+		}
+	}
+	if _, _, err := s.place([]string{"c/0"}); err == nil || !strings.Contains(err.Error(), `node c cannot be used: its label "gfaas.gpu.x=1," is invalid`) {
+		t.Errorf("place c/0: %v, want that its label is invalid", err)
+	}
 	err := faults(s.list())
-	for _, want := range []string{"node a (2) is not used: another node has the same name", "; node b (3) is not used: its label"} {
+	for _, want := range []string{"node a (2) cannot be used: node 9 has the same name", "; node b (3) cannot be used: its label"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("faults: %v, want a text with %q", err, want)
 		}
+	}
+	s.nodes["9"].Status.State = dockerswarm.NodeStateDown
+	check("2", "4")
+	task := &dockerswarm.Task{NodeID: "2", DesiredState: dockerswarm.TaskStateRunning}
+	task.Status.State = dockerswarm.TaskStateRunning
+	s.tasks["s"] = task
+	s.nodes["9"].Status.State = dockerswarm.NodeStateReady
+	check("2", "4") // which has instances
+}
+
+// A drain stays with its node, even if another node of the same name is used instead from then on.
+func TestDrainWithTwin(t *testing.T) {
+	r, m := fakeSwarm(t)
+	twin := node("3", "b", "gfaas.folder=/f", "gfaas.gpu.0=1,L4")
+	twin.CreatedAt = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	m.nodes = append(m.nodes, twin)
+	if remaining, err := r.Drain(t.Context(), "b", 0); err != nil || remaining != 1 || m.nodes[1].Spec.Availability != dockerswarm.NodeAvailabilityDrain || twin.Spec.Availability != dockerswarm.NodeAvailabilityActive {
+		t.Errorf("Drain: %d instances remain, %v; nodes %+v and %+v, want that the first is drained", remaining, err, m.nodes[1].Spec, twin.Spec)
 	}
 }
 

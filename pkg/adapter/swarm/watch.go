@@ -24,12 +24,14 @@ const (
 // Usable returns the nodes that can start instances, in order of name.
 func Usable(nodes []Node) (out []Node) {
 	for i := range nodes {
-		if n := &nodes[i]; n.Ready() && !n.Outdated() && n.Folder != "" && len(n.GPUs) > 0 {
-			out = append(out, *n)
+		if usable(&nodes[i]) {
+			out = append(out, nodes[i])
 		}
 	}
 	return out
 }
+
+func usable(n *Node) bool { return n.Ready() && !n.Outdated() && n.Folder != "" && len(n.GPUs) > 0 }
 
 // Watch calls changed with the usable nodes, once at the beginning and then after each change. It calls failed with each
 // error, and with the faults of nodes, unless the previous attempt had the same. While the managers do not answer, it
@@ -73,7 +75,7 @@ func faults(nodes []Node) error {
 	var all []string
 	for _, n := range nodes {
 		if n.Fault != "" {
-			all = append(all, fmt.Sprintf("node %s (%s) is not used: %s", n.Name, n.ID, n.Fault))
+			all = append(all, fmt.Sprintf("node %s (%s) cannot be used: %s", n.Name, n.ID, n.Fault))
 		}
 	}
 	if len(all) == 0 {

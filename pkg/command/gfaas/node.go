@@ -112,9 +112,10 @@ func newNodeLs(t *tool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List the nodes of the swarm and their GPUs",
-		Long: `List the nodes of the swarm, sorted by name. A node can start instances if its state is
-ready, its availability is active, its engine is new enough (Docker 25), and it has no
-fault: an invalid label, or the name of another node. A note explains each fault.
+		Long: `List the nodes of the swarm, sorted by name. A node can start instances if it has GPUs and
+the label gfaas.folder, its state is ready, its availability is active, its engine is new
+enough (Docker 25), and it has no fault. A node has a fault if the label of a GPU is
+invalid, or if another usable node has its name. A note explains each fault.
 
 JSON is a list of {"node", "id", "role", "leader", "state", "availability", "engine",
 "instances", "gpus", "fault"}; "fault" is omitted if there is none. The availability is
@@ -171,7 +172,7 @@ func showNodes(t *tool, nodes []swarm.Node) error {
 		}
 		documents = append(documents, d)
 		if n.Fault != "" {
-			t.env.Notef("note: node %s (%s) is not used: %s", n.Name, n.ID, n.Fault)
+			t.env.Notef("note: node %s (%s) cannot be used: %s", n.Name, n.ID, n.Fault)
 		}
 	}
 	return t.env.Show(documents, func() [][]string {

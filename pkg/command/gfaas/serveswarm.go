@@ -110,7 +110,7 @@ func (o *serveOptions) watchGPUs(log *slog.Logger) func(context.Context, func([]
 				o.supersede()
 				return
 			}
-			log.Warn("nodes of the swarm", "err", err)
+			log.Warn("cannot use all nodes of the swarm", "err", err)
 		})
 	}
 }
