@@ -152,7 +152,7 @@ func explain(operation string, err error) error {
 // leaderless reports whether a request failed because the managers have no leader or no quorum, or
 // because the leader did not answer in time.
 func leaderless(err error) bool {
-	return err != nil && (cerrdefs.IsUnavailable(err) || errors.Is(err, context.DeadlineExceeded) ||
+	return err != nil && (errors.Is(err, errNoQuorum) || cerrdefs.IsUnavailable(err) || errors.Is(err, context.DeadlineExceeded) ||
 		strings.Contains(err.Error(), "swarm does not have a leader") || strings.Contains(err.Error(), "deadline exceeded") ||
 		strings.Contains(err.Error(), "rpc error: code = Unavailable"))
 }

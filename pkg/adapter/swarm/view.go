@@ -2,6 +2,7 @@ package swarm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -82,6 +83,9 @@ func (v *view) ask(ctx context.Context) (*snapshot, error) {
 	if err != nil {
 		return nil, explain("list the nodes of the swarm", err)
 	}
+	if err := checkQuorum(nodes); err != nil {
+		return nil, explain("list the nodes of the swarm", err)
+	}
 	config, err := findConfig(ctx, v.api, v.config)
 	if err != nil {
 		return nil, explain("read the config "+v.config, err)
@@ -105,6 +109,27 @@ func (v *view) ask(ctx context.Context) (*snapshot, error) {
 		}
 	}
 	return s, nil
+}
+
+// errNoQuorum reports that the managers' leader cannot reach a majority of them.
+var errNoQuorum = errors.New("no quorum")
+
+// checkQuorum returns an error that is errNoQuorum if the nodes' list shows that the leader cannot reach a majority of the
+// managers. Such a leader continues to answer requests that change nothing for up to half a minute.
+func checkQuorum(nodes []swarm.Node) error {
+	managers, reachable := 0, 0
+	for i := range nodes {
+		if status := nodes[i].ManagerStatus; status != nil {
+			managers++
+			if status.Leader || status.Reachability == swarm.ReachabilityReachable {
+				reachable++
+			}
+		}
+	}
+	if 2*reachable > managers || managers == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: the leader reaches %d of %d managers, itself included", errNoQuorum, reachable, managers)
 }
 
 // ended reports whether a task's container has ended, or never starts.

@@ -201,6 +201,34 @@ func TestCallable(t *testing.T) {
 	})
 }
 
+// A leader that cannot reach a majority of the managers still answers for a while, but has no quorum.
+func TestLeaderWithoutQuorum(t *testing.T) {
+	r, m := fakeSwarm(t)
+	manager := func(id string, leader bool, reachability dockerswarm.Reachability) *dockerswarm.Node {
+		n := node(id, "manager-"+id)
+		n.ManagerStatus = &dockerswarm.ManagerStatus{Leader: leader, Reachability: reachability}
+		return n
+	}
+	for _, c := range []struct {
+		others []dockerswarm.Reachability
+		want   bool
+	}{
+		{nil, true},
+		{[]dockerswarm.Reachability{dockerswarm.ReachabilityReachable, dockerswarm.ReachabilityUnreachable}, true},
+		{[]dockerswarm.Reachability{dockerswarm.ReachabilityUnreachable}, false},
+		{[]dockerswarm.Reachability{dockerswarm.ReachabilityUnreachable, dockerswarm.ReachabilityUnreachable}, false},
+	} {
+		m.nodes = append(slices.Clone(m.nodes[:2]), manager("m", true, dockerswarm.ReachabilityReachable))
+		for k, reachability := range c.others {
+			m.nodes = append(m.nodes, manager(strconv.Itoa(10+k), false, reachability))
+		}
+		_, err := r.view.since(t.Context(), time.Now())
+		if (err == nil) != c.want || err != nil && (!leaderless(err) || !strings.Contains(err.Error(), "the leader reaches 1 of")) {
+			t.Errorf("leader and managers that are %v: %v, want quorum %v", c.others, err, c.want)
+		}
+	}
+}
+
 // Without a quorum, a start waits for one.
 func TestStartWaitsForQuorum(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
