@@ -19,7 +19,7 @@ const (
 type usage struct {
 	earlier   []time.Duration // GPU time and hand-overs of each of the last lightWindows windows, newest last
 	recent    time.Duration   // sum of earlier
-	handovers time.Duration   // charged in this window for hand-overs to its light clients and back, and for idle leases
+	handovers time.Duration   // charged in this window for hand-overs to its light clients and back, and for long idle times
 	light     bool            // its use was small at the last decision, so that it remains light for longer
 }
 
@@ -38,7 +38,7 @@ func (u *usage) closeWindow(used time.Duration) {
 type light struct {
 	*ledger
 	*rounds
-	handovers time.Duration // charged in this window for hand-overs to light clients and back, and for idle leases
+	handovers time.Duration // charged in this window for hand-overs to light clients and back, and for idle times
 	promised  float64       // sum of the requests of the instances that have used the GPU lately, as parts of the GPU; set by selectLight
 }
 

@@ -74,9 +74,9 @@ import (
 //     proportional to its request. It shortens the turns of an instance that used more than its
 //     part, and lengthens those of one that used less.
 //  8. A window has a whole number of rounds, because a partial round would be out of step. There
-//     are no rounds if the configured round is as long as a window, or if instances have planned turns (see
-//     Turns). Leases then
-//     end with budgets, and the order is by the missing part of the request.
+//     are no rounds if the configured round is as long as a window, or if instances have planned
+//     turns (see Turns). Leases then end with budgets, and the order is by the missing part of the
+//     request.
 //
 // # Light clients
 //
