@@ -245,7 +245,7 @@ func TestExplainTask(t *testing.T) {
 		"no suitable node (insufficient resources on 1 node)":                     "gfaas node describe",
 		"invalid mount config for type \"bind\": bind source path does not exist": "--trust",
 	} {
-		err := explainTask("resnet:1", "a", &taskError{detail})
+		err := explainTask("resnet:1", "a", &taskError{detail: detail})
 		h, ok := err.(interface{ Hint() string })
 		if !ok || !strings.Contains(h.Hint(), want) {
 			t.Errorf("%q: %v, want a hint with %q", detail, err, want)

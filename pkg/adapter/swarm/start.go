@@ -45,6 +45,7 @@ const (
 	stopGrace   = 5 * time.Second       // from the stop signal to SIGKILL; a service's grace period cannot change while it runs
 	startPoll   = 25 * time.Millisecond // interval of checks whether a task runs
 	pendingTime = 3 * time.Second       // time limit for the swarm to find a node for a task
+	rejectPause = time.Second           // between a rejected task and the next one
 )
 
 // images remembers the images that have been examined. It is safe for concurrent use.
@@ -53,19 +54,19 @@ type images struct {
 	known map[string]docker.Image // by name and command
 }
 
-// find returns the result of the examination of an image. It examines the image only if there is no earlier result, or
-// if the name now refers to another image.
-func (i *images) find(ctx context.Context, engine *docker.Runtime, name string, command []string) (docker.Image, error) {
+// find returns the result of the examination of an image on the runtime's engine. It examines the image only if there is
+// no earlier result, or if the name now refers to another image.
+func (i *images) find(ctx context.Context, r *Runtime, name string, command []string) (docker.Image, error) {
 	key := name + "\x00" + strings.Join(command, "\x00")
 	i.mu.Lock()
 	found, known := i.known[key]
 	i.mu.Unlock()
 	if known {
-		if now, err := engine.Client().ImageInspect(ctx, name); err == nil && now.ID == found.ID {
+		if now, err := r.api.ImageInspect(ctx, name); err == nil && now.ID == found.ID {
 			return found, nil
 		}
 	}
-	found, err := engine.Examine(ctx, name, command)
+	found, err := r.local.Examine(ctx, name, command)
 	if err != nil {
 		return found, err
 	}
@@ -79,10 +80,14 @@ func (i *images) find(ctx context.Context, engine *docker.Runtime, name string, 
 }
 
 // Start creates the instance's service, and waits until its task runs. If Start fails, it removes the
-// service. While the managers have no quorum, Start waits. The image must be on the manager's engine and on the
+// service. While the managers have no quorum, Start waits. An engine that has just returned may reject the task, so for
+// settleTime after such a change Start tries again. The image must be on the manager's engine and on the
 // instance's node. If the node is lost, Watch reports that before Start fails.
 func (r *Runtime) Start(ctx context.Context, spec instance.Spec) (instance.Handle, error) {
 	h, err := r.start(ctx, spec)
+	for err != nil && rejected(err) && r.view.settling() && pause(ctx, rejectPause) {
+		h, err = r.start(ctx, spec)
+	}
 	if err != nil && len(spec.GPUs) > 0 {
 		r.awaitWatch(ctx, spec.GPUs)
 	}
@@ -113,7 +118,7 @@ func (r *Runtime) start(ctx context.Context, spec instance.Spec) (instance.Handl
 	if err != nil {
 		return instance.Handle{}, fmt.Errorf("place instance %s: %w", spec.ID, err)
 	}
-	img, err := r.images.find(ctx, r.local, spec.Image, spec.Command)
+	img, err := r.images.find(ctx, r, spec.Image, spec.Command)
 	if err != nil {
 		return instance.Handle{}, r.explainImage(ctx, s, spec.Image, err)
 	}
@@ -313,8 +318,8 @@ func (r *Runtime) created(ctx context.Context, spec swarm.ServiceSpec) (string, 
 }
 
 // await waits until a service's task runs or has run, and returns the task. It fails if the engine cannot start
-// the task, if the task is removed, if its node is down, if the swarm finds no node for it within pendingTime, or if
-// another Runtime owns the instances.
+// the task, if the task is removed, if its node is down, if the swarm finds no node for it within pendingTime (and
+// is not settling), or if another Runtime owns the instances.
 func (r *Runtime) await(ctx context.Context, id string) (*swarm.Task, error) {
 	var pending time.Time
 	exists := false
@@ -331,21 +336,21 @@ func (r *Runtime) await(ctx context.Context, id string) (*swarm.Task, error) {
 			t := s.tasks[id]
 			switch {
 			case t == nil && exists:
-				return nil, &taskError{"the task was removed"}
+				return nil, &taskError{detail: "the task was removed"}
 			case t == nil:
 			case t.Status.State == swarm.TaskStateRunning, ran(t):
 				return t, nil
 			case ended(t):
 				_, detail := failure(t)
-				return nil, &taskError{detail}
+				return nil, &taskError{detail, t.Status.State == swarm.TaskStateRejected}
 			case t.NodeID != "" && !ready(s.nodes[t.NodeID]):
-				return nil, &taskError{"its node is down"}
+				return nil, &taskError{detail: "its node is down"}
 			case t.Status.State == swarm.TaskStatePending && t.Status.Err != "":
 				if pending.IsZero() {
 					pending = time.Now()
 				}
-				if time.Since(pending) > pendingTime {
-					return nil, &taskError{t.Status.Err}
+				if time.Since(pending) > pendingTime && !r.view.settling() {
+					return nil, &taskError{detail: t.Status.Err}
 				}
 			}
 			exists = t != nil
@@ -372,9 +377,23 @@ func copyImage(image, node string) string {
 }
 
 // taskError reports that a task did not start.
-type taskError struct{ detail string }
+type taskError struct {
+	detail   string
+	rejected bool // its engine did not accept the task
+}
 
 func (e *taskError) Error() string { return e.detail }
+
+// lacksImage reports whether the node has no image for the task.
+func (e *taskError) lacksImage() bool {
+	return strings.Contains(strings.ToLower(e.detail), "no such image")
+}
+
+// rejected reports whether err is that an engine rejected a task, for another reason than a missing image.
+func rejected(err error) bool {
+	var failed *taskError
+	return errors.As(err, &failed) && failed.rejected && !failed.lacksImage()
+}
 
 // explainTask adds the operation and a remedy to the error of a task that did not start.
 func explainTask(image, node string, err error) error {
@@ -384,7 +403,7 @@ func explainTask(image, node string, err error) error {
 	}
 	err = fmt.Errorf("start a task of %s on node %s: %w", image, node, err)
 	switch text := failed.detail; {
-	case strings.Contains(text, "No such image"), strings.Contains(text, "no such image"):
+	case failed.lacksImage():
 		return unavailable(err, copyImage(image, node))
 	case strings.Contains(text, "bind source path does not exist"):
 		return unavailable(err, "start the token daemon of the node with --trust")

@@ -24,9 +24,10 @@ type view struct {
 	labels filters.Args
 	config string // name of the gateway's config
 
-	asking  chan struct{} // holds a value while a request is in progress
-	mu      sync.Mutex    // guards the fields below
-	current *snapshot
+	asking    chan struct{} // holds a value while a request is in progress
+	mu        sync.Mutex    // guards the fields below
+	current   *snapshot
+	recovered time.Time // when a node, a leader or the quorum last returned
 }
 
 // snapshot is the state that the managers reported.
@@ -36,6 +37,10 @@ type snapshot struct {
 	tasks map[string]*swarm.Task // the latest task of each service, by the service's ID
 	owner string                 // the gateway that owns the instances; empty if there is none
 }
+
+// settleTime is how long an engine may reject tasks after it has returned: its node is ready before its networks are,
+// and a new leader learns the nodes' resources one after another.
+const settleTime = 20 * time.Second
 
 func newView(api *client.Client, config string) *view {
 	return &view{api: api, config: config, labels: filters.NewArgs(filters.Arg("label", labelGateway)), asking: make(chan struct{}, 1)}
@@ -60,14 +65,43 @@ func (v *view) since(ctx context.Context, at time.Time) (*snapshot, error) {
 		return s, nil
 	}
 	s, err := v.ask(ctx)
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	if err != nil {
+		if ctx.Err() == nil && leaderless(err) {
+			v.recovered = time.Now()
+		}
 		return nil, err
 	}
-	v.mu.Lock()
+	if s.recovers(v.current) {
+		v.recovered = time.Now()
+	}
 	v.current = s
-	v.mu.Unlock()
 	return s, nil
 }
+
+// settling reports whether a node, a leader or the quorum has returned within settleTime.
+func (v *view) settling() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return !v.recovered.IsZero() && time.Since(v.recovered) < settleTime
+}
+
+// recovers reports whether the snapshot has another leader than the last one, or a ready node that was not ready.
+func (s *snapshot) recovers(last *snapshot) bool {
+	if last == nil {
+		return false
+	}
+	for id, n := range s.nodes {
+		old := last.nodes[id]
+		if ready(n) && !ready(old) || leads(n) && !leads(old) {
+			return true
+		}
+	}
+	return false
+}
+
+func leads(n *swarm.Node) bool { return n != nil && n.ManagerStatus != nil && n.ManagerStatus.Leader }
 
 // ask requests a snapshot.
 func (v *view) ask(ctx context.Context) (*snapshot, error) {

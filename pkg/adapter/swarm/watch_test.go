@@ -20,6 +20,8 @@ import (
 	dockerswarm "github.com/docker/docker/api/types/swarm"
 	"github.com/docker/docker/client"
 
+	"github.com/gfaas/gfaas/pkg/adapter/docker"
+	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
@@ -36,6 +38,8 @@ type managers struct {
 	broken   bool                       // they have no leader
 	refuse   func(r *http.Request) bool // reports whether a leader is missing for a request; nil: for none
 	lost     func(r *http.Request) bool // reports whether the answer of a request is lost; nil: of none
+	image    string                     // ID of the only image; "": there is none
+	task     func(*dockerswarm.Task)    // sets the state of the task of a new service; nil: there is no task
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -50,6 +54,8 @@ func (m *managers) RoundTrip(r *http.Request) (*http.Response, error) {
 		_, _ = w.WriteString(`{"message": "rpc error: code = Unknown desc = The swarm does not have a leader."}`)
 	case strings.HasSuffix(r.URL.Path, "/tasks") && strings.Contains(r.URL.RawQuery, labelAgent):
 		_ = json.NewEncoder(w).Encode(m.agents)
+	case strings.Contains(r.URL.Path, "/images/") && m.image != "":
+		_ = json.NewEncoder(w).Encode(map[string]string{"Id": m.image})
 	case strings.Contains(r.URL.Path, "/images/"):
 		w.WriteHeader(http.StatusNotFound)
 		_, _ = w.WriteString(`{"message": "no such image"}`)
@@ -101,6 +107,11 @@ func (m *managers) write(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		m.services = append(m.services, s)
+		if m.task != nil {
+			task := &dockerswarm.Task{ServiceID: s.ID, NodeID: "1", DesiredState: dockerswarm.TaskStateRunning}
+			m.task(task)
+			m.tasks = append(m.tasks, task)
+		}
 		w.WriteHeader(http.StatusCreated)
 		_ = json.NewEncoder(w).Encode(map[string]string{"ID": s.ID})
 	case r.Method == http.MethodDelete && service >= 0:
@@ -271,6 +282,64 @@ func TestWatchBeforeFailedStart(t *testing.T) {
 		cancel()
 		watching.Wait()
 	})
+}
+
+// An engine that has just returned may reject a task for a while, or has no room for it in the managers' view. A start
+// tries again meanwhile. It does not if the node lacks the image, or if nothing has returned.
+func TestStartOnReturnedEngine(t *testing.T) {
+	reject := func(detail string) func(*dockerswarm.Task) {
+		return func(task *dockerswarm.Task) {
+			task.Status.State, task.Status.Err = dockerswarm.TaskStateRejected, detail
+		}
+	}
+	lose := func(m *managers) { m.nodes[0].Status.State = dockerswarm.NodeStateDown }
+	for _, c := range []struct {
+		name   string
+		before func(*managers) // nil: nothing is lost
+		task   func(*dockerswarm.Task)
+		fails  bool // at once
+	}{
+		{"node returned", lose, reject("swarm is not active"), false},
+		{"quorum returned", func(m *managers) { m.broken = true }, reject("swarm is not active"), false},
+		{"no room yet", lose, func(task *dockerswarm.Task) {
+			task.NodeID, task.Status.State, task.Status.Err = "", dockerswarm.TaskStatePending, "no suitable node (insufficient resources on 1 node)"
+		}, false},
+		{"image missing", lose, reject("No such image: x"), true},
+		{"nothing returned", nil, reject("swarm is not active"), true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, m := fakeSwarm(t)
+				m.image, m.task, r.images.known = "sha256:1", c.task, map[string]docker.Image{"x\x00": {ID: "sha256:1"}}
+				for _, change := range []func(*managers){func(*managers) {}, c.before, func(m *managers) { m.broken, m.nodes[0].Status.State = false, dockerswarm.NodeStateReady }} {
+					if change != nil {
+						m.change(func() { change(m) })
+					}
+					_, _ = r.view.since(t.Context(), time.Now())
+					time.Sleep(time.Second)
+				}
+				time.AfterFunc(settleTime/2, func() {
+					m.change(func() {
+						m.task = func(task *dockerswarm.Task) { task.Status.State = dockerswarm.TaskStateRunning }
+						for _, task := range m.tasks {
+							if task.Status.State == dockerswarm.TaskStatePending {
+								task.NodeID, task.Status.State = "1", dockerswarm.TaskStateRunning
+							}
+						}
+					})
+				})
+				began := time.Now()
+				_, err := r.Start(t.Context(), instance.Spec{ID: "x", Image: "x", GPUs: []string{"a/0"}, Slice: gpu.Slice{SMPct: 100, QuotaRequest: 1, QuotaLimit: 1}, Job: &instance.Job{}})
+				if took := time.Since(began); (err != nil) != c.fails || c.fails && (took > time.Second || !strings.Contains(err.Error(), "start a task of x on node a: ")) {
+					t.Errorf("start: %v after %v, want failure %v", err, took, c.fails)
+				}
+				if c.fails != (len(m.services) == 0) {
+					t.Errorf("%d services remain", len(m.services))
+				}
+				time.Sleep(settleTime) // the timer ends
+			})
+		})
+	}
 }
 
 // The error of an image that is missing at the gateway names its node and the command that copies the image.
