@@ -46,6 +46,9 @@ const (
 	// requestTime is the time limit of a request. A manager without a leader does not answer; when the
 	// request is repeated, there may be a new leader.
 	requestTime = 8 * time.Second
+	// askTime is the time limit of the requests for a snapshot, which managers answer within milliseconds. Calls wait for
+	// them, so a new leader is to be noticed soon.
+	askTime = 4 * time.Second
 )
 
 // Config configures a Runtime.

@@ -34,9 +34,15 @@ type view struct {
 type snapshot struct {
 	asked time.Time // when the request began
 	nodes map[string]*swarm.Node
-	tasks map[string]*swarm.Task // the latest task of each service, by the service's ID
-	owner string                 // the gateway that owns the instances; empty if there is none
+	// unknown has the nodes that were ready and have not reported to a new leader yet, with the time since when.
+	unknown map[string]time.Time
+	tasks   map[string]*swarm.Task // the latest task of each service, by the service's ID
+	owner   string                 // the gateway that owns the instances; empty if there is none
 }
+
+// unknownTime is how long a node may need to report to a new leader. In tests, all nodes did so within 6 s. The leader
+// itself waits for 30 s before it declares a node down.
+const unknownTime = 15 * time.Second
 
 // settleTime is how long an engine may reject tasks after it has returned: its node is ready before its networks are,
 // and a new leader learns the nodes' resources one after another.
@@ -105,9 +111,9 @@ func leads(n *swarm.Node) bool { return n != nil && n.ManagerStatus != nil && n.
 
 // ask requests a snapshot.
 func (v *view) ask(ctx context.Context) (*snapshot, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	s := &snapshot{asked: time.Now(), nodes: map[string]*swarm.Node{}, tasks: map[string]*swarm.Task{}}
+	s := &snapshot{asked: time.Now(), nodes: map[string]*swarm.Node{}, unknown: map[string]time.Time{}, tasks: map[string]*swarm.Task{}}
 	// Tasks come first, so that the state of a task's node is not older than that of the task.
 	tasks, err := v.api.TaskList(ctx, swarm.TaskListOptions{Filters: v.labels})
 	if err != nil {
@@ -130,9 +136,15 @@ func (v *view) ask(ctx context.Context) (*snapshot, error) {
 	last := v.latest()
 	for i := range nodes {
 		n := &nodes[i]
-		// A new leader does not know the nodes' states until they report to it, or until it declares them down.
+		// A new leader does not know the nodes' states until they report to it.
 		if n.Status.State == swarm.NodeStateUnknown && last != nil && ready(last.nodes[n.ID]) {
-			n.Status.State = swarm.NodeStateReady
+			since, waits := last.unknown[n.ID]
+			if !waits {
+				since = s.asked
+			}
+			if s.asked.Sub(since) < unknownTime {
+				n.Status.State, s.unknown[n.ID] = swarm.NodeStateReady, since
+			}
 		}
 		s.nodes[n.ID] = n
 	}

@@ -416,14 +416,18 @@ func TestWatch(t *testing.T) {
 			func() { m.nodes[0].Spec.Labels = map[string]string{labelDrain: "true"} },
 			func() { m.nodes[0].Spec.Labels, m.nodes[1].Status.State = nil, dockerswarm.NodeStateDown },
 			func() { m.nodes = append(m.nodes, node("3", "c", "gfaas.folder=/f", "gfaas.gpu.sim=1,sim")) },
+			func() { m.nodes[0].Status.State = dockerswarm.NodeStateUnknown }, // a new leader, to which it never reports
+			func() {},
+			func() {},
+			func() { m.nodes[0].Status.State = dockerswarm.NodeStateReady },
 		} {
 			m.change(change)
 			time.Sleep(10*time.Second + 7*time.Millisecond) // not at the time of a request
 		}
 		cancel()
 		watching.Wait()
-		if got := strings.Join(seen, " "); got != "a+b b a a+c" || failures != 1 {
-			t.Errorf("nodes %q and %d failures, want a+b b a a+c and one", got, failures)
+		if got := strings.Join(seen, " "); got != "a+b b a a+c c a+c" || failures != 1 {
+			t.Errorf("nodes %q and %d failures, want a+b b a a+c c a+c and one", got, failures)
 		}
 	})
 }
