@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -29,9 +30,64 @@ const (
 	phoneWide, phoneHigh = 390, 844
 )
 
-// Open starts a browser and returns the context of a tab. complaints returns the errors
+// Tests runs the tests of a package, which share one browser: its start needs as much CPU time as many pages.
+type Tests struct{ M interface{ Run() int } }
+
+// Run runs the tests, and then ends the browser.
+func (t Tests) Run() int {
+	defer browser.end()
+	return t.M.Run()
+}
+
+// shared is a browser that tests share.
+type shared struct {
+	sync.Mutex
+	ctx     context.Context // of its first tab; nil until a test needs it
+	cancels []context.CancelFunc
+}
+
+var browser shared
+
+// start starts the browser if it does not run.
+func (b *shared) start(t *testing.T, path string) context.Context {
+	t.Helper()
+	b.Lock()
+	defer b.Unlock()
+	if b.ctx != nil {
+		return b.ctx
+	}
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.WSURLReadTimeout(patience))
+	if os.Geteuid() == 0 {
+		options = append(options, chromedp.NoSandbox)
+	}
+	ctx, endProcess := chromedp.NewExecAllocator(context.Background(), options...)
+	ctx, endTab := chromedp.NewContext(ctx)
+	b.cancels = []context.CancelFunc{endTab, endProcess}
+	if err := chromedp.Run(ctx); err != nil {
+		b.cancel()
+		t.Fatal("start the browser: ", err)
+	}
+	b.ctx = ctx
+	return ctx
+}
+
+// end ends the browser if it runs, and removes its files.
+func (b *shared) end() {
+	b.Lock()
+	defer b.Unlock()
+	b.cancel()
+}
+
+func (b *shared) cancel() {
+	for _, cancel := range b.cancels {
+		cancel()
+	}
+	b.cancels = nil
+}
+
+// Open returns the context of a new tab, which shares no data with other tabs. complaints returns the errors
 // and warnings that pages in the tab have logged since its last call. Without a browser,
-// Open skips the test; under CI=true it fails the test instead.
+// Open skips the test; under CI=true it fails the test instead. TestMain must run Tests.
 func Open(t *testing.T) (ctx context.Context, complaints func() []string) {
 	t.Helper()
 	path, err := exec.LookPath("chromium")
@@ -41,15 +97,9 @@ func Open(t *testing.T) (ctx context.Context, complaints func() []string) {
 		}
 		t.Skip("no browser: apt-get install chromium")
 	}
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.WSURLReadTimeout(patience))
-	if os.Geteuid() == 0 {
-		options = append(options, chromedp.NoSandbox)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(browser.start(t, path), patience)
 	t.Cleanup(cancel)
-	ctx, cancel = chromedp.NewExecAllocator(ctx, options...)
-	t.Cleanup(cancel)
-	ctx, cancel = chromedp.NewContext(ctx)
+	ctx, cancel = chromedp.NewContext(ctx, chromedp.WithNewBrowserContext())
 	t.Cleanup(cancel)
 	said := make(chan string, 100)
 	chromedp.ListenTarget(ctx, func(ev any) {

@@ -3,6 +3,7 @@ package picture
 import (
 	"fmt"
 	"math"
+	"os"
 	"testing"
 
 	"github.com/gfaas/gfaas/pkg/browsertest"
@@ -36,6 +37,8 @@ func crowd(functions, tiles int) plan.Plan {
 	p.GPUsUsed = len(p.GPUs)
 	return p
 }
+
+func TestMain(m *testing.M) { os.Exit(browsertest.Tests{M: m}.Run()) }
 
 // TestTextsFit checks in a browser that every text lies within its tile and is readable.
 func TestTextsFit(t *testing.T) {

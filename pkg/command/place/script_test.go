@@ -7,11 +7,12 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/gfaas/gfaas/pkg/browsertest"
 	"github.com/gfaas/gfaas/pkg/command/cli/clitest"
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"gfaas-place": func() { os.Exit(Main()) }})
+	testscript.Main(browsertest.Tests{M: m}, map[string]func(){"gfaas-place": func() { os.Exit(Main()) }})
 }
 
 func TestScripts(t *testing.T) {

@@ -3,6 +3,7 @@ package report
 import (
 	"bytes"
 	"fmt"
+	"os"
 	"slices"
 	"testing"
 
@@ -44,6 +45,8 @@ func measured(shares int, trials bool) Section {
 	s.Outlook = outlook(20, 1, "f")
 	return s
 }
+
+func TestMain(m *testing.M) { os.Exit(browsertest.Tests{M: m}.Run()) }
 
 // TestInBrowser checks the pages in a browser with the rules for all pages.
 func TestInBrowser(t *testing.T) {

@@ -3,12 +3,15 @@ package report
 import (
 	"bytes"
 	"fmt"
+	"os"
 	"testing"
 
 	"github.com/chromedp/chromedp"
 
 	"github.com/gfaas/gfaas/pkg/browsertest"
 )
+
+func TestMain(m *testing.M) { os.Exit(browsertest.Tests{M: m}.Run()) }
 
 // TestInBrowser checks the general requirements on pages in a real browser.
 func TestInBrowser(t *testing.T) {
