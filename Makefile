@@ -87,8 +87,8 @@ test: all checks ## run all tests
 # By default, a program under the race detector sleeps for a second before it exits, and the
 # scripts run hundreds of programs. Packages in SEQUENTIAL start no goroutines (a test
 # enforces this), so their own tests cannot race; tests of daemons and commands run their
-# code too. -short skips tests that repeat one sequence many times, or run programs of one
-# goroutine.
+# code too. -short skips tests that repeat one sequence many times, measure memory, run
+# programs of one goroutine, or run the code of another test in containers.
 SEQUENTIAL := policy|sim|gpu|number|reason|splitmix|csvfile|jsonfile|textfile|yamlfile|safetensors|function|profile|plan|trace|record|status|events|transcript|kgraph|kserve|wire|command/(picture|profile/report|place|sim)
 race: export GORACE := atexit_sleep_ms=0
 race: all checks ## run tests under the race detector

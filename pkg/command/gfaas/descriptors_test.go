@@ -23,6 +23,9 @@ func (p *environment) withDescriptorLimit(descriptors int, args ...string) *exec
 // TestFewDescriptors runs commands with any number of free file descriptors. They must succeed or report the missing
 // resource, not crash, and a failed up must leave nothing behind.
 func TestFewDescriptors(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it repeats the same commands")
+	}
 	t.Parallel()
 	p := newEnvironment(t)
 	p.write("f.yaml", `{name: f, command: ["`+p.getenv("FUNCTION")+`"]}`)

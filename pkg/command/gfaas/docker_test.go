@@ -43,8 +43,18 @@ tar -C "$1" -c . | docker import --change 'ENV HOST=0.0.0.0' --change 'CMD ["/fu
 	return image
 }
 
-// newDockerEnvironment returns a place on a host with a Docker engine. Without an engine, it fails in CI and skips elsewhere.
+// newDockerEnvironment returns a place on a host with a Docker engine. With -short, that is under the race detector, it
+// skips the test: TestServeBothRuntimes and the tests of adapter/docker run the same code there.
 func newDockerEnvironment(t *testing.T) *environment {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it runs containers")
+	}
+	return dockerEnvironment(t)
+}
+
+// dockerEnvironment returns a place on a host with a Docker engine. Without an engine, it fails in CI and skips elsewhere.
+func dockerEnvironment(t *testing.T) *environment {
 	t.Helper()
 	if err := exec.Command("docker", "version").Run(); err != nil {
 		if os.Getenv("CI") != "" {

@@ -18,6 +18,9 @@ import (
 // succeed or report the lack of space, the state must match the running instances, and everything must recover when
 // there is space again.
 func TestFullDisk(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it repeats the same commands")
+	}
 	t.Parallel()
 	const (
 		page   = 4096

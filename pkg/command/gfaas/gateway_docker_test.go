@@ -137,7 +137,7 @@ func engine() string {
 // the last stop, including a kill of the gateway.
 func TestServeBothRuntimes(t *testing.T) {
 	t.Parallel()
-	p := newDockerEnvironment(t)
+	p := dockerEnvironment(t)
 	image := importImage(t, p)
 	runtimes := map[string]string{"process": "command: [" + p.getenv("FUNCTION") + "]", "docker": "image: " + image}
 	var text strings.Builder

@@ -384,8 +384,17 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
+// skipUnderRace skips a test that measures memory, which the race detector changes; make race passes -short.
+func skipUnderRace(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it measures memory")
+	}
+}
+
 // The daemon keeps no memory of large requests after they have finished.
 func TestMemoryOfRequests(t *testing.T) {
+	skipUnderRace(t)
 	d := serve(t, newExecutorPool(t, ""), nil)
 	before := heap()
 	for i := range 4 {
@@ -399,6 +408,7 @@ func TestMemoryOfRequests(t *testing.T) {
 
 // The cache of parsed requests is bounded, whatever PTX they contain.
 func TestMemoryOfPTX(t *testing.T) {
+	skipUnderRace(t)
 	d := serve(t, newExecutorPool(t, ""), nil)
 	var kernels strings.Builder
 	for i := range 100_000 {

@@ -70,6 +70,7 @@ func arguments(kernels int) string {
 // Queued requests take memory up to a bound. Beyond it, requests are refused, queued ones stay, and other
 // clients have room.
 func TestMemoryOfWaiting(t *testing.T) {
+	skipUnderRace(t)
 	for _, c := range []struct {
 		name    string
 		budget  int64
@@ -302,6 +303,7 @@ func TestManyObjects(t *testing.T) {
 
 // A long list that the client does not read takes little memory.
 func TestMemoryOfLists(t *testing.T) {
+	skipUnderRace(t)
 	const n, lists = 10_000, 20
 	d := serve(t, newExecutorPool(t, ""), func(c *kernel.Config) { c.Stall = patience })
 	for i := 0; i < n; i += 1000 {

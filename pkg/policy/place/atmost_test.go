@@ -112,7 +112,7 @@ func TestAtMostOfSizes(t *testing.T) {
 func TestAtMostVerifies(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := drawJoint(t)
-		o := JointOptions{Model: rapid.SampledFrom([]string{plan.ModelRect, plan.ModelTokens}).Draw(t, "model"), ShareModels: rapid.Bool().Draw(t, "share"), Work: 200_000}
+		o := JointOptions{Model: rapid.SampledFrom([]string{plan.ModelRect, plan.ModelTokens}).Draw(t, "model"), ShareModels: rapid.Bool().Draw(t, "share"), Work: 20_000}
 		most := rapid.IntRange(1, 6).Draw(t, "most")
 		planner := func(in Input) (plan.Plan, error) { p, _, err := Joint(in, o); return p, err }
 		p, err := AtMost(in, most, o.ShareModels, planner)
