@@ -32,10 +32,9 @@ type view struct {
 
 // snapshot is the state that the managers reported.
 type snapshot struct {
-	asked time.Time // when the request began
-	nodes map[string]*swarm.Node
-	// unknown has the nodes that were ready and have not reported to a new leader yet, with the time since when.
-	unknown map[string]time.Time
+	asked   time.Time // when the request began
+	nodes   map[string]*swarm.Node
+	unknown map[string]time.Time   // since when a node that was ready has not reported to a new leader
 	tasks   map[string]*swarm.Task // the latest task of each service, by the service's ID
 	owner   string                 // the gateway that owns the instances; empty if there is none
 }
@@ -90,7 +89,7 @@ func (v *view) since(ctx context.Context, at time.Time) (*snapshot, error) {
 func (v *view) settling() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return !v.recovered.IsZero() && time.Since(v.recovered) < settleTime
+	return time.Since(v.recovered) < settleTime
 }
 
 // recovers reports whether the snapshot has another leader than the last one, or a ready node that was not ready.
