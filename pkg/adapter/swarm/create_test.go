@@ -94,3 +94,21 @@ func TestStartOfRemovedService(t *testing.T) {
 		}
 	})
 }
+
+// A start ends if the engine does not start the task, but not while the managers have no quorum.
+func TestStartOnHangingEngine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, m := gatewayOf(t)
+		task := &dockerswarm.Task{ServiceID: "new", NodeID: "1", DesiredState: dockerswarm.TaskStateRunning}
+		task.Status.State = dockerswarm.TaskStatePreparing
+		m.tasks = append(m.tasks, task)
+		began := time.Now()
+		time.AfterFunc(engineTime/2, func() { m.change(func() { m.broken = true }) })
+		time.AfterFunc(10*engineTime, func() { m.change(func() { m.broken = false }) })
+		_, err := r.await(t.Context(), "new")
+		least := 11 * engineTime // after the return of the quorum
+		if took := time.Since(began); err == nil || !strings.Contains(err.Error(), "in state preparing") || took < least || took > least+2*settleTime {
+			t.Errorf("await: %v after %v, want that the task has been in state preparing, after %v to %v", err, took, least, least+2*settleTime)
+		}
+	})
+}

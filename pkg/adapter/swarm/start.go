@@ -45,6 +45,7 @@ const (
 	stopGrace   = 5 * time.Second       // from the stop signal to SIGKILL; a service's grace period cannot change while it runs
 	startPoll   = 25 * time.Millisecond // interval of checks whether a task runs
 	pendingTime = 3 * time.Second       // time limit for the swarm to find a node for a task
+	engineTime  = time.Minute           // time limit for a node's engine to start a task
 	rejectPause = time.Second           // between a rejected task and the next one
 )
 
@@ -318,10 +319,11 @@ func (r *Runtime) created(ctx context.Context, spec swarm.ServiceSpec) (string, 
 }
 
 // await waits until a service's task runs or has run, and returns the task. It fails if the engine cannot start
-// the task, if the task is removed, if its node is down, if the swarm finds no node for it within pendingTime (and
-// is not settling), or if another Runtime owns the instances.
+// the task, or does not within engineTime, if the task is removed, if its node is down, if the swarm finds no node for it
+// within pendingTime, or if another Runtime owns the instances. While the swarm is settling, these times do not pass.
 func (r *Runtime) await(ctx context.Context, id string) (*swarm.Task, error) {
-	var pending time.Time
+	var since time.Time // when the task began to be in its state
+	var state swarm.TaskState
 	exists := false
 	for {
 		s, err := r.view.since(ctx, time.Now())
@@ -345,13 +347,12 @@ func (r *Runtime) await(ctx context.Context, id string) (*swarm.Task, error) {
 				return nil, &taskError{detail, t.Status.State == swarm.TaskStateRejected}
 			case t.NodeID != "" && !ready(s.nodes[t.NodeID]):
 				return nil, &taskError{detail: "its node is down"}
-			case t.Status.State == swarm.TaskStatePending && t.Status.Err != "":
-				if pending.IsZero() {
-					pending = time.Now()
-				}
-				if time.Since(pending) > pendingTime && !r.view.settling() {
-					return nil, &taskError{detail: t.Status.Err}
-				}
+			case t.Status.State != state || r.view.settling():
+				since, state = time.Now(), t.Status.State
+			case state == swarm.TaskStatePending && t.Status.Err != "" && time.Since(since) > pendingTime:
+				return nil, &taskError{detail: t.Status.Err}
+			case time.Since(since) > engineTime:
+				return nil, &taskError{detail: fmt.Sprintf("its engine has not started it: for %v, it has been in state %s", engineTime, state)}
 			}
 			exists = t != nil
 		}
