@@ -126,10 +126,11 @@ func (i *instance) hasTurn(offset time.Duration) bool {
 	return slices.ContainsFunc(i.turns, func(t span) bool { return t.from <= offset && offset < t.to })
 }
 
-// budget computes the budget per window and the planned turns from the slice.
+// budget computes the budget per window and the planned turns from the slice. It rounds, so that requests such as 0.29
+// and 0.71 fill the window.
 func (i *instance) budget(window time.Duration) {
-	i.request = time.Duration(i.slice.QuotaRequest * float64(window))
-	i.limit = time.Duration(i.slice.QuotaLimit * float64(window))
+	i.request = time.Duration(math.Round(i.slice.QuotaRequest * float64(window)))
+	i.limit = time.Duration(math.Round(i.slice.QuotaLimit * float64(window)))
 	i.planned = spans(i.turnFractions, window)
 }
 

@@ -252,3 +252,16 @@ func (p *program) p95() time.Duration {
 	slices.Sort(p.latency)
 	return p.latency[len(p.latency)*95/100]
 }
+
+// Requests whose sum is 1 fill the window, although 0.29 of 100 ms is less than 29 ms in binary numbers.
+func TestRequestsFillWindow(t *testing.T) {
+	const window = 100 * time.Millisecond
+	for request := 0.01; request < 1; request += 0.01 {
+		a, b := instance{slice: gpu.Slice{QuotaRequest: request}}, instance{slice: gpu.Slice{QuotaRequest: 1 - request}}
+		a.budget(window)
+		b.budget(window)
+		if sum := a.request + b.request; sum != window {
+			t.Errorf("requests %v and %v: got %v, want %v", request, 1-request, sum, window)
+		}
+	}
+}
