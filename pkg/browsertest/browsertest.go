@@ -30,17 +30,19 @@ const (
 	phoneWide, phoneHigh = 390, 844
 )
 
-// Tests runs the tests of a package, which share one browser: its start needs as much CPU time as many pages.
+// Tests runs the tests of a package, which share one browser, because its start needs as much CPU time as many pages.
 type Tests struct{ M interface{ Run() int } }
 
 // Run runs the tests, and then ends the browser.
 func (t Tests) Run() int {
+	browser.shares = true
 	defer browser.end()
 	return t.M.Run()
 }
 
 // shared is a browser that tests share.
 type shared struct {
+	shares bool // Tests runs
 	sync.Mutex
 	ctx     context.Context // of its first tab; nil until a test needs it
 	cancels []context.CancelFunc
@@ -53,9 +55,13 @@ func (b *shared) start(t *testing.T, path string) context.Context {
 	t.Helper()
 	b.Lock()
 	defer b.Unlock()
-	if b.ctx != nil {
+	switch {
+	case !b.shares:
+		t.Fatal("TestMain does not run browsertest.Tests")
+	case b.ctx != nil && b.ctx.Err() == nil:
 		return b.ctx
 	}
+	b.cancel() // of a browser that has ended
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.WSURLReadTimeout(patience))
 	if os.Geteuid() == 0 {
 		options = append(options, chromedp.NoSandbox)

@@ -82,7 +82,7 @@ func TestStartOfRemovedService(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		go func() {
-			_, err := r.await(ctx, "new")
+			_, err := r.await(ctx, "new", "1")
 			done <- err
 		}()
 		time.Sleep(time.Second) // the task does not exist yet
@@ -105,10 +105,10 @@ func TestStartOnHangingEngine(t *testing.T) {
 		began := time.Now()
 		time.AfterFunc(engineTime/2, func() { m.change(func() { m.broken = true }) })
 		time.AfterFunc(10*engineTime, func() { m.change(func() { m.broken = false }) })
-		_, err := r.await(t.Context(), "new")
+		_, err := r.await(t.Context(), "new", "1")
 		least := 11 * engineTime // after the return of the quorum
-		if took := time.Since(began); err == nil || !strings.Contains(err.Error(), "in state preparing") || took < least || took > least+2*settleTime {
-			t.Errorf("await: %v after %v, want that the task has been in state preparing, after %v to %v", err, took, least, least+2*settleTime)
+		if took := time.Since(began); err == nil || !strings.Contains(err.Error(), "the engine has not started it within 1m0s: state preparing") || took < least || took > least+2*settleTime {
+			t.Errorf("await: %v after %v, want that the engine has not started it, after %v to %v", err, took, least, least+2*settleTime)
 		}
 	})
 }

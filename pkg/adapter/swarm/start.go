@@ -47,6 +47,7 @@ const (
 	pendingTime = 3 * time.Second       // time limit for the swarm to find a node for a task
 	engineTime  = time.Minute           // time limit for a node's engine to start a task
 	rejectPause = time.Second           // between a rejected task and the next one
+	maxTries    = 20                    // of a start whose tasks are rejected
 )
 
 // images remembers the images that have been examined. It is safe for concurrent use.
@@ -81,18 +82,25 @@ func (i *images) find(ctx context.Context, r *Runtime, name string, command []st
 }
 
 // Start creates the instance's service, and waits until its task runs. If Start fails, it removes the
-// service. While the managers have no quorum, Start waits. An engine that has just returned may reject the task, so for
-// settleTime after such a change Start tries again. The image must be on the manager's engine and on the
+// service. While the managers have no quorum, Start waits. An engine may reject tasks for settleTime after its node has
+// returned, or after there is a new leader: then Start tries again. The image must be on the manager's engine and on the
 // instance's node. If the node is lost, Watch reports that before Start fails.
 func (r *Runtime) Start(ctx context.Context, spec instance.Spec) (instance.Handle, error) {
 	h, err := r.start(ctx, spec)
-	for err != nil && rejected(err) && r.view.settling() && pause(ctx, rejectPause) {
+	for tries := 1; tries < maxTries && r.mayStartAgain(err) && pause(ctx, rejectPause); tries++ {
 		h, err = r.start(ctx, spec)
 	}
 	if err != nil && len(spec.GPUs) > 0 {
 		r.awaitWatch(ctx, spec.GPUs)
 	}
 	return h, err
+}
+
+// mayStartAgain reports whether a start failed because the engine of a settling node rejected the task, for another reason
+// than a missing image.
+func (r *Runtime) mayStartAgain(err error) bool {
+	var failed *taskError
+	return errors.As(err, &failed) && failed.rejectedBy != "" && !failed.lacksImage() && r.view.settling(failed.rejectedBy)
 }
 
 func (r *Runtime) start(ctx context.Context, spec instance.Spec) (instance.Handle, error) {
@@ -133,7 +141,7 @@ func (r *Runtime) start(ctx context.Context, spec instance.Spec) (instance.Handl
 		return instance.Handle{}, err
 	}
 	handle := instance.Handle{Runtime: instance.Swarm, Container: id, Started: started}
-	task, err := r.await(ctx, id)
+	task, err := r.await(ctx, id, node.ID)
 	if err == nil && spec.Job == nil {
 		handle.Address, err = r.address(task, spec.Port)
 	}
@@ -142,7 +150,15 @@ func (r *Runtime) start(ctx context.Context, spec instance.Spec) (instance.Handl
 	}
 	tidy, cancel := detached(ctx)
 	defer cancel()
-	return instance.Handle{}, errors.Join(explainTask(spec.Image, node.Name, err), r.remove(tidy, id, r.insist)) // even if another gateway has taken over: it may not know the service
+	err = explainTask(spec.Image, node.Name, err)
+	if remains := r.remove(tidy, id, r.insist); remains != nil { // even if another gateway has taken over: it may not know the service
+		var failed *taskError
+		if errors.As(err, &failed) {
+			failed.rejectedBy = "" // another start would find the service
+		}
+		err = errors.Join(err, remains)
+	}
+	return instance.Handle{}, err
 }
 
 // place returns the node and the devices of GPUs with names like gpu-1/0. It fails if they are on several nodes, or if
@@ -320,10 +336,11 @@ func (r *Runtime) created(ctx context.Context, spec swarm.ServiceSpec) (string, 
 
 // await waits until a service's task runs or has run, and returns the task. It fails if the engine cannot start
 // the task, or does not within engineTime, if the task is removed, if its node is down, if the swarm finds no node for it
-// within pendingTime, or if another Runtime owns the instances. While the swarm is settling, these times do not pass.
-func (r *Runtime) await(ctx context.Context, id string) (*swarm.Task, error) {
-	var since time.Time // when the task began to be in its state
-	var state swarm.TaskState
+// within pendingTime, or if another Runtime owns the instances. Both times start again while the node is settling.
+func (r *Runtime) await(ctx context.Context, id, node string) (*swarm.Task, error) {
+	type phase struct{ refused, assigned bool }
+	var now phase
+	began := time.Now() // of the phase
 	exists := false
 	for {
 		s, err := r.view.since(ctx, time.Now())
@@ -344,15 +361,26 @@ func (r *Runtime) await(ctx context.Context, id string) (*swarm.Task, error) {
 				return t, nil
 			case ended(t):
 				_, detail := failure(t)
-				return nil, &taskError{detail, t.Status.State == swarm.TaskStateRejected}
+				failed := &taskError{detail: detail}
+				if t.Status.State == swarm.TaskStateRejected {
+					failed.rejectedBy = node
+				}
+				return nil, failed
 			case t.NodeID != "" && !ready(s.nodes[t.NodeID]):
 				return nil, &taskError{detail: "its node is down"}
-			case t.Status.State != state || r.view.settling():
-				since, state = time.Now(), t.Status.State
-			case state == swarm.TaskStatePending && t.Status.Err != "" && time.Since(since) > pendingTime:
-				return nil, &taskError{detail: t.Status.Err}
-			case time.Since(since) > engineTime:
-				return nil, &taskError{detail: fmt.Sprintf("its engine has not started it: for %v, it has been in state %s", engineTime, state)}
+			default:
+				next := phase{t.Status.State == swarm.TaskStatePending && t.Status.Err != "", t.NodeID != ""}
+				if next != now || r.view.settling(node) {
+					now, began = next, time.Now()
+				}
+				switch waited := time.Since(began); {
+				case now.refused && waited > pendingTime:
+					return nil, &taskError{detail: t.Status.Err}
+				case !now.assigned && waited > engineTime:
+					return nil, &taskError{detail: fmt.Sprintf("the swarm has not assigned it to the node within %v: state %s", engineTime, t.Status.State)}
+				case waited > engineTime:
+					return nil, &taskError{detail: fmt.Sprintf("the engine has not started it within %v: state %s", engineTime, t.Status.State)}
+				}
 			}
 			exists = t != nil
 		}
@@ -379,8 +407,8 @@ func copyImage(image, node string) string {
 
 // taskError reports that a task did not start.
 type taskError struct {
-	detail   string
-	rejected bool // its engine did not accept the task
+	detail     string
+	rejectedBy string // Docker's ID of the node whose engine rejected the task; empty: none did
 }
 
 func (e *taskError) Error() string { return e.detail }
@@ -388,12 +416,6 @@ func (e *taskError) Error() string { return e.detail }
 // lacksImage reports whether the node has no image for the task.
 func (e *taskError) lacksImage() bool {
 	return strings.Contains(strings.ToLower(e.detail), "no such image")
-}
-
-// rejected reports whether err is that an engine rejected a task, for another reason than a missing image.
-func rejected(err error) bool {
-	var failed *taskError
-	return errors.As(err, &failed) && failed.rejected && !failed.lacksImage()
 }
 
 // explainTask adds the operation and a remedy to the error of a task that did not start.

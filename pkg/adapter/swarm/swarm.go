@@ -46,8 +46,8 @@ const (
 	// requestTime is the time limit of a request. A manager without a leader does not answer; when the
 	// request is repeated, there may be a new leader.
 	requestTime = 8 * time.Second
-	// askTime is the time limit of the requests for a snapshot, which managers answer within milliseconds. Calls wait for
-	// them, so a new leader is to be noticed soon.
+	// askTime is the time limit of the requests for a snapshot, which managers answer within milliseconds. With a short
+	// limit, the gateway notices a new leader soon.
 	askTime = 4 * time.Second
 )
 

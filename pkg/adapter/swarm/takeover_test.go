@@ -91,7 +91,7 @@ func TestStartAfterTakeover(t *testing.T) {
 		task.Status.State = dockerswarm.TaskStateRunning
 		m.tasks = append(m.tasks, task)
 		takeOver(t, r)
-		if _, err := r.await(t.Context(), id); !errors.Is(err, ErrSuperseded) {
+		if _, err := r.await(t.Context(), id, "1"); !errors.Is(err, ErrSuperseded) {
 			t.Errorf("await: %v, want that another gateway has taken over", err)
 		}
 	})

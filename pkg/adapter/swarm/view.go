@@ -27,14 +27,16 @@ type view struct {
 	asking    chan struct{} // holds a value while a request is in progress
 	mu        sync.Mutex    // guards the fields below
 	current   *snapshot
-	recovered time.Time // when a node, a leader or the quorum last returned
+	recovered time.Time            // when there was last a new leader, or none
+	returned  map[string]time.Time // when each node last became ready, by Docker's ID
 }
 
 // snapshot is the state that the managers reported.
 type snapshot struct {
 	asked   time.Time // when the request began
 	nodes   map[string]*swarm.Node
-	unknown map[string]time.Time   // since when a node that was ready has not reported to a new leader
+	leader  string                 // Docker's ID of the node with the managers' leader
+	unknown map[string]time.Time   // nodes that have yet to report to the leader, with the time of the first snapshot that shows it
 	tasks   map[string]*swarm.Task // the latest task of each service, by the service's ID
 	owner   string                 // the gateway that owns the instances; empty if there is none
 }
@@ -43,12 +45,12 @@ type snapshot struct {
 // itself waits for 30 s before it declares a node down.
 const unknownTime = 15 * time.Second
 
-// settleTime is how long an engine may reject tasks after it has returned: its node is ready before its networks are,
-// and a new leader learns the nodes' resources one after another.
+// settleTime is how long tasks may be rejected after a node has returned, or after there is a new leader: a node is ready
+// before its networks are, and a new leader learns the nodes' resources one after another.
 const settleTime = 20 * time.Second
 
 func newView(api *client.Client, config string) *view {
-	return &view{api: api, config: config, labels: filters.NewArgs(filters.Arg("label", labelGateway)), asking: make(chan struct{}, 1)}
+	return &view{api: api, config: config, labels: filters.NewArgs(filters.Arg("label", labelGateway)), asking: make(chan struct{}, 1), returned: map[string]time.Time{}}
 }
 
 // latest returns the latest snapshot, or nil.
@@ -75,38 +77,32 @@ func (v *view) since(ctx context.Context, at time.Time) (*snapshot, error) {
 	if err != nil {
 		if ctx.Err() == nil && leaderless(err) {
 			v.recovered = time.Now()
+			if v.current != nil {
+				clear(v.current.unknown) // the time to report begins again with the next leader
+			}
 		}
 		return nil, err
 	}
-	if s.recovers(v.current) {
-		v.recovered = time.Now()
+	if last := v.current; last != nil {
+		if s.leader != last.leader {
+			v.recovered = time.Now()
+		}
+		for id, n := range s.nodes {
+			if ready(n) && !ready(last.nodes[id]) {
+				v.returned[id] = time.Now()
+			}
+		}
 	}
 	v.current = s
 	return s, nil
 }
 
-// settling reports whether a node, a leader or the quorum has returned within settleTime.
-func (v *view) settling() bool {
+// settling reports whether a node has returned within settleTime, or the managers have had a new leader, or none.
+func (v *view) settling(node string) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return time.Since(v.recovered) < settleTime
+	return time.Since(v.recovered) < settleTime || time.Since(v.returned[node]) < settleTime
 }
-
-// recovers reports whether the snapshot has another leader than the last one, or a ready node that was not ready.
-func (s *snapshot) recovers(last *snapshot) bool {
-	if last == nil {
-		return false
-	}
-	for id, n := range s.nodes {
-		old := last.nodes[id]
-		if ready(n) && !ready(old) || leads(n) && !leads(old) {
-			return true
-		}
-	}
-	return false
-}
-
-func leads(n *swarm.Node) bool { return n != nil && n.ManagerStatus != nil && n.ManagerStatus.Leader }
 
 // ask requests a snapshot.
 func (v *view) ask(ctx context.Context) (*snapshot, error) {
@@ -132,13 +128,18 @@ func (v *view) ask(ctx context.Context) (*snapshot, error) {
 	if config != nil {
 		s.owner = config.Spec.Labels[labelOwner]
 	}
+	for _, n := range nodes {
+		if n.ManagerStatus != nil && n.ManagerStatus.Leader {
+			s.leader = n.ID
+		}
+	}
 	last := v.latest()
 	for i := range nodes {
 		n := &nodes[i]
 		// A new leader does not know the nodes' states until they report to it.
 		if n.Status.State == swarm.NodeStateUnknown && last != nil && ready(last.nodes[n.ID]) {
 			since, waits := last.unknown[n.ID]
-			if !waits {
+			if !waits || s.leader != last.leader {
 				since = s.asked
 			}
 			if s.asked.Sub(since) < unknownTime {

@@ -306,12 +306,15 @@ func TestStartOnReturnedEngine(t *testing.T) {
 		}, false},
 		{"image missing", lose, reject("No such image: x"), true},
 		{"nothing returned", nil, reject("swarm is not active"), true},
+		{"another node returned", func(m *managers) { m.nodes[1].Status.State = dockerswarm.NodeStateDown }, reject("swarm is not active"), true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r, m := fakeSwarm(t)
 				m.image, m.task, r.images.known = "sha256:1", c.task, map[string]docker.Image{"x\x00": {ID: "sha256:1"}}
-				for _, change := range []func(*managers){func(*managers) {}, c.before, func(m *managers) { m.broken, m.nodes[0].Status.State = false, dockerswarm.NodeStateReady }} {
+				for _, change := range []func(*managers){func(*managers) {}, c.before, func(m *managers) {
+					m.broken, m.nodes[0].Status.State, m.nodes[1].Status.State = false, dockerswarm.NodeStateReady, dockerswarm.NodeStateReady
+				}} {
 					if change != nil {
 						m.change(func() { change(m) })
 					}
@@ -340,6 +343,41 @@ func TestStartOnReturnedEngine(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A node has 15 s to report to each new leader, also if one leader follows another.
+func TestNodeThatDoesNotReport(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, m := fakeSwarm(t)
+		isReady := func() bool {
+			s, err := r.view.since(t.Context(), time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return ready(s.nodes["1"])
+		}
+		lead := func(n int) {
+			m.change(func() {
+				for i := range m.nodes {
+					m.nodes[i].ManagerStatus = &dockerswarm.ManagerStatus{Leader: i == n, Reachability: dockerswarm.ReachabilityReachable}
+				}
+			})
+		}
+		lead(1)
+		isReady()
+		m.change(func() { m.nodes[0].Status.State = dockerswarm.NodeStateUnknown })
+		for n, c := range []struct {
+			after  time.Duration
+			leader int
+			want   bool
+		}{{time.Millisecond, 0, true}, {14 * time.Second, 0, true}, {time.Millisecond, 1, true}, {14 * time.Second, 1, true}, {2 * time.Second, 1, false}} {
+			time.Sleep(c.after)
+			lead(c.leader)
+			if got := isReady(); got != c.want {
+				t.Errorf("step %d: node ready: %v, want %v", n, got, c.want)
+			}
+		}
+	})
 }
 
 // The error of an image that is missing at the gateway names its node and the command that copies the image.

@@ -24,7 +24,7 @@ func (p *environment) withDescriptorLimit(descriptors int, args ...string) *exec
 // resource, not crash, and a failed up must leave nothing behind.
 func TestFewDescriptors(t *testing.T) {
 	if testing.Short() {
-		t.Skip("it repeats the same commands")
+		t.Skip("it runs the same commands many times")
 	}
 	t.Parallel()
 	p := newEnvironment(t)

@@ -43,8 +43,8 @@ tar -C "$1" -c . | docker import --change 'ENV HOST=0.0.0.0' --change 'CMD ["/fu
 	return image
 }
 
-// newDockerEnvironment returns a place on a host with a Docker engine. With -short, that is under the race detector, it
-// skips the test: TestServeBothRuntimes and the tests of adapter/docker run the same code there.
+// newDockerEnvironment returns a place on a host with a Docker engine. With -short, which make race passes, it skips the
+// test, because TestServeBothRuntimes and the tests of adapter/docker run the same code.
 func newDockerEnvironment(t *testing.T) *environment {
 	t.Helper()
 	if testing.Short() {

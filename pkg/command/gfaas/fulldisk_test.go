@@ -19,7 +19,7 @@ import (
 // there is space again.
 func TestFullDisk(t *testing.T) {
 	if testing.Short() {
-		t.Skip("it repeats the same commands")
+		t.Skip("it runs the same commands many times")
 	}
 	t.Parallel()
 	const (
