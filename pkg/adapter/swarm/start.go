@@ -47,7 +47,7 @@ const (
 	pendingTime = 3 * time.Second       // time limit for the swarm to find a node for a task
 	engineTime  = time.Minute           // time limit for a node's engine to start a task
 	rejectPause = time.Second           // between a rejected task and the next one
-	maxTries    = 20                    // of a start whose tasks are rejected
+	maxTries    = 20                    // number of attempts of a start whose tasks are rejected
 )
 
 // images remembers the images that have been examined. It is safe for concurrent use.
@@ -56,10 +56,10 @@ type images struct {
 	known map[string]docker.Image // by name and command
 }
 
-// find returns the result of the examination of an image on the runtime's engine. It examines the image only if there is
-// no earlier result, or if the name now refers to another image.
-func (i *images) find(ctx context.Context, r *Runtime, name string, command []string) (docker.Image, error) {
-	key := name + "\x00" + strings.Join(command, "\x00")
+// findImage returns the result of the examination of an image on the manager's engine. It examines the image only if there
+// is no earlier result, or if the name now refers to another image.
+func (r *Runtime) findImage(ctx context.Context, name string, command []string) (docker.Image, error) {
+	i, key := &r.images, name+"\x00"+strings.Join(command, "\x00")
 	i.mu.Lock()
 	found, known := i.known[key]
 	i.mu.Unlock()
@@ -127,7 +127,7 @@ func (r *Runtime) start(ctx context.Context, spec instance.Spec) (instance.Handl
 	if err != nil {
 		return instance.Handle{}, fmt.Errorf("place instance %s: %w", spec.ID, err)
 	}
-	img, err := r.images.find(ctx, r, spec.Image, spec.Command)
+	img, err := r.findImage(ctx, spec.Image, spec.Command)
 	if err != nil {
 		return instance.Handle{}, r.explainImage(ctx, s, spec.Image, err)
 	}

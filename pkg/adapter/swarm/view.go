@@ -27,7 +27,7 @@ type view struct {
 	asking    chan struct{} // holds a value while a request is in progress
 	mu        sync.Mutex    // guards the fields below
 	current   *snapshot
-	recovered time.Time            // when there was last a new leader, or none
+	recovered time.Time            // when the managers last changed their leader, or had none
 	returned  map[string]time.Time // when each node last became ready, by Docker's ID
 }
 
@@ -97,7 +97,8 @@ func (v *view) since(ctx context.Context, at time.Time) (*snapshot, error) {
 	return s, nil
 }
 
-// settling reports whether a node has returned within settleTime, or the managers have had a new leader, or none.
+// settling reports whether, within settleTime, the node with Docker's ID has returned, or the managers have changed their
+// leader or had none.
 func (v *view) settling(node string) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
