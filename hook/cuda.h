@@ -198,42 +198,17 @@ typedef struct CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC_st {
     unsigned int reserved[16];
 } CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC;
 
-typedef struct CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_st {
+/* Both have the same layout, apart from members for interfaces that nothing here uses. */
+typedef struct CUDA_EXTERNAL_SEMAPHORE_PARAMS_st {
     struct {
         struct {
             unsigned long long value;
         } fence;
-        union {
-            void *fence;
-            unsigned long long reserved;
-        } nvSciSync;
-        struct {
-            unsigned long long key;
-        } keyedMutex;
-        unsigned int reserved[12];
+        unsigned long long reserved[8];
     } params;
     unsigned int flags;
     unsigned int reserved[16];
-} CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS;
-
-typedef struct CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st {
-    struct {
-        struct {
-            unsigned long long value;
-        } fence;
-        union {
-            void *fence;
-            unsigned long long reserved;
-        } nvSciSync;
-        struct {
-            unsigned long long key;
-            unsigned int timeoutMs;
-        } keyedMutex;
-        unsigned int reserved[10];
-    } params;
-    unsigned int flags;
-    unsigned int reserved[16];
-} CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS;
+} CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS, CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS;
 
 /* ---- types used only through pointers, or as plain numbers ---- */
 
@@ -244,6 +219,8 @@ typedef struct CUDA_MEMCPY2D_v1_st CUDA_MEMCPY2D_v1;
 typedef struct CUDA_MEMCPY3D_v1_st CUDA_MEMCPY3D_v1;
 typedef struct CUstreamCigCaptureParams_st CUstreamCigCaptureParams;
 typedef struct CUctxCigParam_st CUctxCigParam;
+typedef struct CUexecAffinityParam_st CUexecAffinityParam;
+typedef struct CUcheckpointGpuPair_st CUcheckpointGpuPair;
 typedef int CUdevice_P2PAttribute;
 typedef int CUdevResourceType;
 typedef int CUjit_option;
@@ -314,14 +291,6 @@ typedef union CUstreamBatchMemOpParams_union {
         unsigned int flags;
         CUdeviceptr alias;
     } writeValue;
-    struct CUstreamMemOpFlushRemoteWritesParams_st {
-        CUstreamBatchMemOpType operation;
-        unsigned int flags;
-    } flushRemoteWrites;
-    struct CUstreamMemOpMemoryBarrierParams_st {
-        CUstreamBatchMemOpType operation;
-        unsigned int flags;
-    } memoryBarrier;
     cuuint64_t pad[6];
 } CUstreamBatchMemOpParams;
 
@@ -666,25 +635,8 @@ typedef struct CUDA_MEMCPY2D_st {
     size_t WidthInBytes, Height;
 } CUDA_MEMCPY2D;
 
+/* The contexts are members of CUDA_MEMCPY3D_PEER. In CUDA_MEMCPY3D, which has the same layout, they are reserved. */
 typedef struct CUDA_MEMCPY3D_st {
-    size_t srcXInBytes, srcY, srcZ, srcLOD;
-    CUmemorytype srcMemoryType;
-    const void *srcHost;
-    CUdeviceptr srcDevice;
-    CUarray srcArray;
-    void *reserved0;
-    size_t srcPitch, srcHeight;
-    size_t dstXInBytes, dstY, dstZ, dstLOD;
-    CUmemorytype dstMemoryType;
-    void *dstHost;
-    CUdeviceptr dstDevice;
-    CUarray dstArray;
-    void *reserved1;
-    size_t dstPitch, dstHeight;
-    size_t WidthInBytes, Height, Depth;
-} CUDA_MEMCPY3D;
-
-typedef struct CUDA_MEMCPY3D_PEER_st {
     size_t srcXInBytes, srcY, srcZ, srcLOD;
     CUmemorytype srcMemoryType;
     const void *srcHost;
@@ -700,7 +652,7 @@ typedef struct CUDA_MEMCPY3D_PEER_st {
     CUcontext dstContext;
     size_t dstPitch, dstHeight;
     size_t WidthInBytes, Height, Depth;
-} CUDA_MEMCPY3D_PEER;
+} CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER;
 
 typedef struct CUmemcpyAttributes_st {
     int srcAccessOrder;
@@ -747,32 +699,6 @@ typedef struct CUDA_MEMCPY3D_BATCH_OP_st {
 
 /* ---- devices and contexts ---- */
 
-typedef struct CUdevprop_st {
-    int maxThreadsPerBlock;
-    int maxThreadsDim[3];
-    int maxGridSize[3];
-    int sharedMemPerBlock;
-    int totalConstantMemory;
-    int SIMDWidth;
-    int memPitch;
-    int regsPerBlock;
-    int clockRate;
-    int textureAlign;
-} CUdevprop;
-
-typedef enum CUexecAffinityType_enum {
-    CU_EXEC_AFFINITY_TYPE_MAX = 1
-} CUexecAffinityType;
-
-typedef struct CUexecAffinityParam_st {
-    CUexecAffinityType type;
-    union {
-        struct {
-            unsigned int val;
-        } smCount;
-    } param;
-} CUexecAffinityParam;
-
 typedef struct CUctxCreateParams_st {
     CUexecAffinityParam *execAffinityParams;
     int numExecAffinityParams;
@@ -796,10 +722,6 @@ typedef struct CUcheckpointLockArgs_st {
 typedef struct CUcheckpointCheckpointArgs_st {
     cuuint64_t reserved[8];
 } CUcheckpointCheckpointArgs;
-
-typedef struct CUcheckpointGpuPair_st {
-    CUuuid oldUuid, newUuid;
-} CUcheckpointGpuPair;
 
 typedef struct CUcheckpointRestoreArgs_st {
     CUcheckpointGpuPair *gpuPairs; /* from CUDA 13.0 on: pairs of the old and the new GPU */
@@ -837,18 +759,6 @@ typedef union CUlaunchAttributeValue_union {
     char pad[64];
     int cooperative;
     int priority;
-    struct {
-        unsigned int x, y, z;
-    } clusterDim;
-    struct {
-        CUevent event;
-        int flags;
-        int triggerAtBlockStart;
-    } programmaticEvent;
-    struct {
-        CUevent event;
-        int flags;
-    } launchCompletionEvent;
 } CUlaunchAttributeValue;
 typedef CUlaunchAttributeValue CUkernelNodeAttrValue;
 typedef CUlaunchAttributeValue CUstreamAttrValue;
@@ -1124,7 +1034,6 @@ typedef enum CUdevice_attribute_enum {
 #define cuDeviceTotalMem cuDeviceTotalMem_v2
 #define cuDevicePrimaryCtxRelease cuDevicePrimaryCtxRelease_v2
 #define cuDevicePrimaryCtxReset cuDevicePrimaryCtxReset_v2
-#define cuDevicePrimaryCtxSetFlags cuDevicePrimaryCtxSetFlags_v2
 #define cuCtxCreate cuCtxCreate_v2
 #define cuCtxDestroy cuCtxDestroy_v2
 #define cuCtxPushCurrent cuCtxPushCurrent_v2
@@ -1164,7 +1073,6 @@ typedef enum CUdevice_attribute_enum {
 #define cuMemsetD16 cuMemsetD16_v2
 #define cuMemsetD32 cuMemsetD32_v2
 #define cuMemsetD2D8 cuMemsetD2D8_v2
-#define cuMemsetD2D16 cuMemsetD2D16_v2
 #define cuMemsetD2D32 cuMemsetD2D32_v2
 #define cuArrayCreate cuArrayCreate_v2
 #define cuArrayGetDescriptor cuArrayGetDescriptor_v2
