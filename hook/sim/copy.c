@@ -144,133 +144,110 @@ struct side {
     size_t x, y, z, lod, pitch, rows;
 };
 
-struct box {
-    struct side src, dst;
-    size_t width, height, depth;
-};
-
 /* Locates the side of a box that is in an array. */
-static CUresult find_in_array(const struct side *a, const struct box *b, char **view, enum mem_kind *where,
+static CUresult find_in_array(const struct side *a, const CUDA_MEMCPY3D *b, char **view, enum mem_kind *where,
                               size_t *pitch, size_t *slice)
 {
     const struct array *in = array_of(a->array);
     if (!in)
         return CUDA_ERROR_INVALID_HANDLE;
-    if (a->lod || a->x > in->pitch || b->width > in->pitch - a->x || a->y > in->rows || b->height > in->rows - a->y ||
-        a->z > in->planes || b->depth > in->planes - a->z)
+    if (a->lod || a->x > in->pitch || b->WidthInBytes > in->pitch - a->x || a->y > in->rows || b->Height > in->rows - a->y ||
+        a->z > in->planes || b->Depth > in->planes - a->z)
         return CUDA_ERROR_INVALID_VALUE;
     *pitch = in->pitch;
     *slice = in->pitch * in->rows;
     size_t skip = a->z * *slice + a->y * *pitch + a->x;
-    size_t span = (b->depth - 1) * *slice + (b->height - 1) * *pitch + b->width;
+    size_t span = (b->Depth - 1) * *slice + (b->Height - 1) * *pitch + b->WidthInBytes;
     return transfer_locate(in->base + skip, span, DRIVER_MEMORY, view, where);
 }
 
 /* Locates one side of a box: its first byte, and the distances between rows and planes. */
-static CUresult find_side(const struct side *a, const struct box *b, char **view, enum mem_kind *where, size_t *pitch,
+static CUresult find_side(const struct side *a, const CUDA_MEMCPY3D *b, char **view, enum mem_kind *where, size_t *pitch,
                           size_t *slice)
 {
     if (a->type == CU_MEMORYTYPE_ARRAY)
         return find_in_array(a, b, view, where, pitch, slice);
     if (a->type != CU_MEMORYTYPE_HOST && a->type != CU_MEMORYTYPE_DEVICE && a->type != CU_MEMORYTYPE_UNIFIED)
         return CUDA_ERROR_INVALID_VALUE;
-    *pitch = a->pitch ? a->pitch : a->x + b->width;
-    size_t rows = a->rows ? a->rows : a->y + b->height;
-    if (a->lod || *pitch < a->x + b->width || (b->depth > 1 && rows < a->y + b->height))
+    *pitch = a->pitch ? a->pitch : a->x + b->WidthInBytes;
+    size_t rows = a->rows ? a->rows : a->y + b->Height;
+    if (a->lod || *pitch < a->x + b->WidthInBytes || (b->Depth > 1 && rows < a->y + b->Height))
         return CUDA_ERROR_INVALID_VALUE;
     if (rows && *pitch > (SIZE_MAX >> 8) / rows)
         return CUDA_ERROR_INVALID_VALUE;
     *slice = *pitch * rows;
     size_t skip = a->z * *slice + a->y * *pitch + a->x;
-    size_t span = (b->depth - 1) * *slice + (b->height - 1) * *pitch + b->width;
+    size_t span = (b->Depth - 1) * *slice + (b->Height - 1) * *pitch + b->WidthInBytes;
     CUdeviceptr p = a->type == CU_MEMORYTYPE_HOST ? (CUdeviceptr)(uintptr_t)a->host : a->device;
     if (!p)
         return CUDA_ERROR_INVALID_VALUE;
     return transfer_locate(p + skip, span, a->type == CU_MEMORYTYPE_DEVICE, view, where);
 }
 
-/* Locates both sides of a box. */
-static CUresult locate_box(const struct box *b, struct copy *c, enum mem_kind *from, enum mem_kind *to)
+#define SIDE(p, a)                                                                                                  \
+    {                                                                                                               \
+        .type = (p)->a##MemoryType, .host = (p)->a##Host, .device = (p)->a##Device, .array = (p)->a##Array,         \
+        .x = (p)->a##XInBytes, .y = (p)->a##Y, .z = (p)->a##Z, .lod = (p)->a##LOD, .pitch = (p)->a##Pitch,          \
+        .rows = (p)->a##Height                                                                                      \
+    }
+
+CUresult copy3d_locate(const CUDA_MEMCPY3D *p, struct copy *c, enum mem_kind *from, enum mem_kind *to)
 {
+    const struct side src = SIDE(p, src), dst = SIDE(p, dst);
     char *view;
-    *c = (struct copy){.width = b->width, .height = b->height, .depth = b->depth};
-    CUresult r = find_side(&b->src, b, &view, from, &c->src_pitch, &c->src_slice);
+    if (!p->WidthInBytes || !p->Height || !p->Depth)
+        return CUDA_ERROR_INVALID_VALUE;
+    *c = (struct copy){.width = p->WidthInBytes, .height = p->Height, .depth = p->Depth};
+    CUresult r = find_side(&src, p, &view, from, &c->src_pitch, &c->src_slice);
     c->src = view;
-    return r != CUDA_SUCCESS ? r : find_side(&b->dst, b, &c->dst, to, &c->dst_pitch, &c->dst_slice);
-}
-
-#define FROM_SIDE(a, s)                                                                                  \
-    .a##MemoryType = (s).type, .a##Array = (s).array, .a##XInBytes = (s).x, .a##Y = (s).y, .a##Z = (s).z, \
-    .a##LOD = (s).lod, .a##Pitch = (s).pitch, .a##Height = (s).rows
-
-static CUresult capture_box(struct stream *s, const struct box *b)
-{
-    CUDA_MEMCPY3D p = {FROM_SIDE(src, b->src), FROM_SIDE(dst, b->dst)};
-    p.srcHost = b->src.host;
-    p.srcDevice = b->src.device;
-    p.dstHost = (void *)(uintptr_t)b->dst.host;
-    p.dstDevice = b->dst.device;
-    p.WidthInBytes = b->width;
-    p.Height = b->height;
-    p.Depth = b->depth;
-    return capture_copy(s, &p);
+    return r != CUDA_SUCCESS ? r : find_side(&dst, p, &c->dst, to, &c->dst_pitch, &c->dst_slice);
 }
 
 /* Copies a box in stream order, or captures the copy. */
-static CUresult submit_box(struct stream *s, const struct box *b, bool sync)
+static CUresult copy_box(struct stream *s, CUDA_MEMCPY3D p, bool sync)
 {
     struct copy c;
     enum mem_kind from, to;
-    if (!b->width || !b->height || !b->depth)
+    if (!p.WidthInBytes || !p.Height || !p.Depth)
         return CUDA_SUCCESS;
     if (s->capture)
-        return sync ? capture_refuse(s) : capture_box(s, b);
-    CUresult r = locate_box(b, &c, &from, &to);
+        return sync ? capture_refuse(s) : capture_copy(s, &p);
+    CUresult r = copy3d_locate(&p, &c, &from, &to);
     return r == CUDA_SUCCESS ? transfer_submit(s, &c, from, to, sync) : r;
 }
 
-#define SIDE(p, a)                                                                           \
-    {                                                                                        \
-        .type = (p)->a##MemoryType, .host = (p)->a##Host, .device = (p)->a##Device,          \
-        .array = (p)->a##Array,                                                              \
-        .x = (p)->a##XInBytes, .y = (p)->a##Y, .pitch = (p)->a##Pitch                        \
-    }
+#define FLAT_SIDE(p, a)                                                                                             \
+    .a##XInBytes = (p)->a##XInBytes, .a##Y = (p)->a##Y, .a##MemoryType = (p)->a##MemoryType,                        \
+    .a##Host = (p)->a##Host, .a##Device = (p)->a##Device, .a##Array = (p)->a##Array, .a##Pitch = (p)->a##Pitch
 
-#define DEEP(b, p)                                                         \
-    do {                                                                   \
-        (b).src.z = (p)->srcZ, (b).src.lod = (p)->srcLOD;                  \
-        (b).dst.z = (p)->dstZ, (b).dst.lod = (p)->dstLOD;                  \
-        (b).src.rows = (p)->srcHeight, (b).dst.rows = (p)->dstHeight;      \
-        (b).depth = (p)->Depth;                                            \
-    } while (0)
-
-CUresult copy3d_locate(const CUDA_MEMCPY3D *p, struct copy *c, enum mem_kind *src, enum mem_kind *dst)
+/* Returns a rectangle as a box of depth 1. */
+static CUDA_MEMCPY3D flat(const CUDA_MEMCPY2D *p)
 {
-    struct box b = {.src = SIDE(p, src), .dst = SIDE(p, dst), .width = p->WidthInBytes, .height = p->Height};
-    DEEP(b, p);
-    return b.width && b.height && b.depth ? locate_box(&b, c, src, dst) : CUDA_ERROR_INVALID_VALUE;
+    return (CUDA_MEMCPY3D){FLAT_SIDE(p, src), FLAT_SIDE(p, dst),
+                           .WidthInBytes = p->WidthInBytes, .Height = p->Height, .Depth = 1};
 }
 
-/* Defines two calls that copy boxes, as COPIES does. A rectangle is a box of depth 1. */
-#define BOXES(kind, version, params, deep)                                                                          \
-    static CUresult copy##kind(struct stream *s, const params *p, bool sync)                                        \
+/* Returns a box without its contexts: all contexts see the same addresses. */
+static CUDA_MEMCPY3D deep(const CUDA_MEMCPY3D *p)
+{
+    CUDA_MEMCPY3D box = *p;
+    box.srcContext = box.dstContext = NULL;
+    return box;
+}
+
+/* Defines two calls that copy boxes, as COPIES does. */
+#define BOXES(kind, version, params, box)                                                                           \
+    CUresult sim_cuMemcpy##kind##version(struct stream *s, const params *pCopy)                                     \
     {                                                                                                               \
-        if (!p)                                                                                                     \
-            return CUDA_ERROR_INVALID_VALUE;                                                                        \
-        struct box b = {.src = SIDE(p, src), .dst = SIDE(p, dst), .width = p->WidthInBytes, .height = p->Height};   \
-        deep(b, p);                                                                                                 \
-        return submit_box(s, &b, sync);                                                                             \
+        return pCopy ? copy_box(s, box(pCopy), true) : CUDA_ERROR_INVALID_VALUE;                                    \
     }                                                                                                               \
-    CUresult sim_cuMemcpy##kind##version(struct stream *s, const params *pCopy) { return copy##kind(s, pCopy, true); } \
     CUresult sim_cuMemcpy##kind##Async##version(struct stream *s, const params *pCopy, CUstream hStream)            \
     {                                                                                                               \
-        return copy##kind(s, pCopy, false);                                                                         \
+        return pCopy ? copy_box(s, box(pCopy), false) : CUDA_ERROR_INVALID_VALUE;                                   \
     }
-
-#define FLAT(b, p) (b).depth = 1
-BOXES(2D, _v2, CUDA_MEMCPY2D, FLAT)
-BOXES(3D, _v2, CUDA_MEMCPY3D, DEEP)
-BOXES(3DPeer, , CUDA_MEMCPY3D_PEER, DEEP)
+BOXES(2D, _v2, CUDA_MEMCPY2D, flat)
+BOXES(3D, _v2, CUDA_MEMCPY3D, deep)
+BOXES(3DPeer, , CUDA_MEMCPY3D_PEER, deep)
 
 /* ---- several copies with one call ---- */
 
