@@ -34,7 +34,7 @@ struct work {
         struct {
             struct func *f;        /* may be freed, */
             struct module *module; /* with its module; */
-            enum op op;            /* the copies below stay valid */
+            unsigned op;           /* the copies below stay valid */
             unsigned grid[3], block[3], shared;
             uint64_t ns;
             struct args *args;

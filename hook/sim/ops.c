@@ -4,42 +4,6 @@
 
 #include <string.h>
 
-static const struct {
-    const char *name;
-    unsigned nparams;
-    unsigned char size[6];
-} ops[] = {
-    [OP_VADD_F32] = {"vadd_f32", 4, {8, 8, 8, 4}},
-    [OP_SAXPY_F32] = {"saxpy_f32", 4, {4, 8, 8, 4}},
-    [OP_SGEMM_F32] = {"sgemm_f32", 6, {8, 8, 8, 4, 4, 4}},
-    [OP_DGEMM_F64] = {"dgemm_f64", 6, {8, 8, 8, 4, 4, 4}},
-    [OP_CGEMM_C64] = {"cgemm_c64", 6, {8, 8, 8, 4, 4, 4}},
-    [OP_JACOBI_F32] = {"jacobi_f32", 5, {8, 8, 8, 8, 4}},
-    [OP_DISTANCES_F32] = {"distances_f32", 6, {8, 8, 8, 4, 4, 4}},
-    [OP_NEAREST_F32] = {"nearest_f32", 4, {8, 8, 4, 4}},
-    [OP_RELU_F32] = {"relu_f32", 3, {8, 8, 4}},
-    [OP_FAULT] = {"fault", 1, {4}},
-};
-
-enum op ops_find(const char *name)
-{
-    for (unsigned i = 1; i < sizeof ops / sizeof *ops; i++)
-        if (!strcmp(ops[i].name, name))
-            return (enum op)i;
-    return OP_NONE;
-}
-
-/* Reports whether the kernel's parameters are those of the operation. */
-bool ops_fits(enum op op, const struct func *f)
-{
-    if (f->nparams < ops[op].nparams)
-        return false;
-    for (unsigned i = 0; i < ops[op].nparams; i++)
-        if (f->size[i] != ops[op].size[i])
-            return false;
-    return f->offset[ops[op].nparams - 1] + 4u <= SIM_OP_BYTES;
-}
-
 /* The parameters of one kernel. */
 struct args {
     const unsigned char *bytes;
@@ -137,80 +101,41 @@ static CUresult relu(const struct args *a)
     return r;
 }
 
-/* C (m x n) = A (m x k) * B (k x n), row-major. */
-static CUresult sgemm(const struct args *args)
-{
-    int32_t m = integer(args, 3), n = integer(args, 4), k = integer(args, 5);
-    CUresult r = CUDA_SUCCESS;
-    if (m <= 0 || n <= 0)
-        return r;
-    if (k < 0)
-        k = 0;
-    const float *a = k ? matrix(args, 0, (uint64_t)m, (uint64_t)k, READ, &r) : NULL;
-    const float *b = k ? matrix(args, 1, (uint64_t)k, (uint64_t)n, READ, &r) : NULL;
-    float *c = matrix(args, 2, (uint64_t)m, (uint64_t)n, WRITE, &r);
-    for (int64_t i = 0; r == CUDA_SUCCESS && i < m; i++) {
-        float *row = c + i * n;
-        memset(row, 0, (size_t)n * sizeof *row);
-        for (int64_t l = 0; l < k; l++) {
-            const float v = a[i * k + l], *from = b + l * n;
-            for (int64_t j = 0; j < n; j++)
-                row[j] += v * from[j];
-        }
-    }
-    return r;
-}
-
-/* Like sgemm, with doubles. */
-static CUresult dgemm(const struct args *args)
-{
-    int32_t m = integer(args, 3), n = integer(args, 4), k = integer(args, 5);
-    CUresult r = CUDA_SUCCESS;
-    if (m <= 0 || n <= 0)
-        return r;
-    if (k < 0)
-        k = 0;
-    const double *a = k ? elements(args, 0, (uint64_t)m * (uint64_t)k, sizeof *a, sizeof *a, READ, &r) : NULL;
-    const double *b = k ? elements(args, 1, (uint64_t)k * (uint64_t)n, sizeof *b, sizeof *b, READ, &r) : NULL;
-    double *c = elements(args, 2, (uint64_t)m * (uint64_t)n, sizeof *c, sizeof *c, WRITE, &r);
-    for (int64_t i = 0; r == CUDA_SUCCESS && i < m; i++) {
-        double *row = c + i * n;
-        memset(row, 0, (size_t)n * sizeof *row);
-        for (int64_t l = 0; l < k; l++)
-            for (int64_t j = 0; j < n; j++)
-                row[j] += a[i * k + l] * b[l * n + j];
-    }
-    return r;
-}
-
 struct complex {
     float re, im;
 };
 
-/* Like sgemm, with complex numbers. */
-static CUresult cgemm(const struct args *args)
-{
-    int32_t m = integer(args, 3), n = integer(args, 4), k = integer(args, 5);
-    CUresult r = CUDA_SUCCESS;
-    if (m <= 0 || n <= 0)
-        return r;
-    if (k < 0)
-        k = 0;
-    const struct complex *a = k ? elements(args, 0, (uint64_t)m * (uint64_t)k, sizeof *a, sizeof a->re, READ, &r) : NULL;
-    const struct complex *b = k ? elements(args, 1, (uint64_t)k * (uint64_t)n, sizeof *b, sizeof b->re, READ, &r) : NULL;
-    struct complex *c = elements(args, 2, (uint64_t)m * (uint64_t)n, sizeof *c, sizeof c->re, WRITE, &r);
-    for (int64_t i = 0; r == CUDA_SUCCESS && i < m; i++) {
-        struct complex *row = c + i * n;
-        memset(row, 0, (size_t)n * sizeof *row);
-        for (int64_t l = 0; l < k; l++)
-            for (int64_t j = 0; j < n; j++) {
-                struct complex x = a[i * k + l], y = b[l * n + j];
-                row[j].re += x.re * y.re - x.im * y.im;
-                row[j].im += x.re * y.im + x.im * y.re;
-            }
+/* Defines an operation C (m x n) = A (m x k) * B (k x n) on row-major matrices. `add` adds the product of two elements to
+ * a third; `unit` is the type that a GPU loads at once. */
+#define GEMM(name, type, unit, add)                                                                                     \
+    static CUresult name(const struct args *args)                                                                       \
+    {                                                                                                                   \
+        int32_t m = integer(args, 3), n = integer(args, 4), k = integer(args, 5);                                       \
+        CUresult r = CUDA_SUCCESS;                                                                                      \
+        if (m <= 0 || n <= 0)                                                                                           \
+            return r;                                                                                                   \
+        if (k < 0)                                                                                                      \
+            k = 0;                                                                                                      \
+        const type *a = k ? elements(args, 0, (uint64_t)m * (uint64_t)k, sizeof *a, sizeof(unit), READ, &r) : NULL;     \
+        const type *b = k ? elements(args, 1, (uint64_t)k * (uint64_t)n, sizeof *b, sizeof(unit), READ, &r) : NULL;     \
+        type *c = elements(args, 2, (uint64_t)m * (uint64_t)n, sizeof *c, sizeof(unit), WRITE, &r);                     \
+        for (int64_t i = 0; r == CUDA_SUCCESS && i < m; i++) {                                                          \
+            type *row = c + i * n;                                                                                      \
+            memset(row, 0, (size_t)n * sizeof *row);                                                                    \
+            for (int64_t l = 0; l < k; l++) {                                                                           \
+                const type x = a[i * k + l], *y = b + l * n;                                                            \
+                for (int64_t j = 0; j < n; j++)                                                                         \
+                    add(row[j], x, y[j]);                                                                               \
+            }                                                                                                           \
+        }                                                                                                               \
+        return r;                                                                                                       \
     }
-    return r;
-}
+#define ADD_REAL(sum, x, y) (sum) += (x) * (y)
+#define ADD_COMPLEX(sum, x, y) \
+    ((sum).re += (x).re * (y).re - (x).im * (y).im, (sum).im += (x).re * (y).im + (x).im * (y).re)
+GEMM(sgemm, float, float, ADD_REAL)
+GEMM(dgemm, double, double, ADD_REAL)
+GEMM(cgemm, struct complex, float, ADD_COMPLEX)
 
 /* One step of the Jacobi method: y[i] = (b[i] - sum of A[i][j] * x[j] over j != i) / A[i][i]. */
 static CUresult jacobi(const struct args *args)
@@ -278,31 +203,49 @@ static CUresult nearest(const struct args *args)
     return r;
 }
 
-CUresult ops_run(enum op op, const unsigned char *params, const struct func *layout)
+/* Fails with the error in its parameter. */
+static CUresult fault(const struct args *args) { return (CUresult)integer(args, 0); }
+
+enum { MOST_PARAMS = 6 };
+
+/* The operations by their names in comments, and the sizes of their parameters. */
+static const struct {
+    const char *name;
+    CUresult (*run)(const struct args *args);
+    unsigned char size[MOST_PARAMS];
+} ops[] = {
+    [OP_NONE] = {.name = ""},
+    {"vadd_f32", vadd, {8, 8, 8, 4}},
+    {"saxpy_f32", saxpy, {4, 8, 8, 4}},
+    {"sgemm_f32", sgemm, {8, 8, 8, 4, 4, 4}},
+    {"dgemm_f64", dgemm, {8, 8, 8, 4, 4, 4}},
+    {"cgemm_c64", cgemm, {8, 8, 8, 4, 4, 4}},
+    {"jacobi_f32", jacobi, {8, 8, 8, 8, 4}},
+    {"distances_f32", distances, {8, 8, 8, 4, 4, 4}},
+    {"nearest_f32", nearest, {8, 8, 4, 4}},
+    {"relu_f32", relu, {8, 8, 4}},
+    {"fault", fault, {4}},
+};
+
+unsigned ops_find(const char *name)
 {
-    struct args a = {params, layout};
-    switch (op) {
-    case OP_VADD_F32:
-        return vadd(&a);
-    case OP_SAXPY_F32:
-        return saxpy(&a);
-    case OP_SGEMM_F32:
-        return sgemm(&a);
-    case OP_DGEMM_F64:
-        return dgemm(&a);
-    case OP_CGEMM_C64:
-        return cgemm(&a);
-    case OP_JACOBI_F32:
-        return jacobi(&a);
-    case OP_DISTANCES_F32:
-        return distances(&a);
-    case OP_NEAREST_F32:
-        return nearest(&a);
-    case OP_RELU_F32:
-        return relu(&a);
-    case OP_FAULT:
-        return (CUresult)integer(&a, 0);
-    default:
-        return CUDA_SUCCESS;
-    }
+    unsigned op = sizeof ops / sizeof *ops - 1;
+    while (op != OP_NONE && strcmp(ops[op].name, name))
+        op--;
+    return op;
+}
+
+/* Reports whether the kernel's parameters are those of the operation. */
+bool ops_fits(unsigned op, const struct func *f)
+{
+    unsigned n = 0;
+    for (; n < MOST_PARAMS && ops[op].size[n]; n++)
+        if (n >= f->nparams || f->size[n] != ops[op].size[n])
+            return false;
+    return f->offset[n - 1] + 4u <= SIM_OP_BYTES;
+}
+
+CUresult ops_run(unsigned op, const unsigned char *params, const struct func *layout)
+{
+    return ops[op].run(&(struct args){params, layout});
 }

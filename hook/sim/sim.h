@@ -338,10 +338,7 @@ void ipc_release(struct range *r);
 
 /* ---- modules (ptx.c, module.c) ---- */
 
-enum op {
-    OP_NONE, OP_VADD_F32, OP_SAXPY_F32, OP_SGEMM_F32, OP_DGEMM_F64, OP_CGEMM_C64, OP_JACOBI_F32, OP_DISTANCES_F32,
-    OP_NEAREST_F32, OP_RELU_F32, OP_FAULT
-};
+enum { OP_NONE }; /* a kernel's operation is an index of the table in ops.c; OP_NONE: none */
 #define SIM_OP_BYTES 64
 #define SIM_MAX_PARAMS 256
 #define SIM_PARAM_BYTES 4096
@@ -351,7 +348,7 @@ struct func {
     struct module *module;
     char *name;
     uint64_t block_ns;
-    enum op op;
+    unsigned op;
     unsigned nparams, bytes;
     unsigned short offset[SIM_MAX_PARAMS], size[SIM_MAX_PARAMS];
     struct func_settings {
@@ -386,9 +383,9 @@ struct module {
 /* Fills m from PTX text; on failure writes the reason to msg. */
 CUresult ptx_parse(struct module *m, const char *text, char *msg, size_t len);
 struct func *module_func(const struct module *m, const char *name); /* NULL: none has that name */
-enum op ops_find(const char *name);
-bool ops_fits(enum op op, const struct func *f);
-CUresult ops_run(enum op op, const unsigned char *params, const struct func *layout);
+unsigned ops_find(const char *name);
+bool ops_fits(unsigned op, const struct func *f);
+CUresult ops_run(unsigned op, const unsigned char *params, const struct func *layout);
 void module_free(struct module *m);
 int func_blocks_per_sm(int threads, size_t dynamic);
 
@@ -449,7 +446,7 @@ struct item {
     uint64_t began, computed_at; /* of a kernel with a result */
     union {
         struct {
-            enum op op;
+            unsigned op;
             const struct func *layout;
             unsigned char params[SIM_OP_BYTES];
         } kernel;
