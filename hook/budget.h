@@ -1,6 +1,5 @@
 /* budget.h: the budget of kernel blocks that a process may launch. */
-#ifndef GFAAS_BUDGET_H
-#define GFAAS_BUDGET_H
+#pragma once
 
 #include "hook.h"
 
@@ -14,4 +13,3 @@ bool gf_spend(struct gf_slot *slot, uint64_t blocks);
 void gf_unspend(struct gf_slot *slot, uint64_t blocks);
 
 #pragma GCC visibility pop
-#endif

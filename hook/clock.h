@@ -1,6 +1,5 @@
 /* clock.h: the time, pauses and futexes. */
-#ifndef GFAAS_CLOCK_H
-#define GFAAS_CLOCK_H
+#pragma once
 
 #include "hook.h"
 
@@ -17,4 +16,3 @@ void gf_futex_wait(uint32_t *word, uint32_t expected, unsigned timeout_ms);
 void gf_futex_wake(uint32_t *word);
 
 #pragma GCC visibility pop
-#endif

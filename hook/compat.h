@@ -1,7 +1,6 @@
 /* compat.h: keeps libgfaas.so loadable on an old glibc (2.17 on x86-64, 2.31 elsewhere). glibc 2.34 moved
  * these functions and gave them a new version, but still has the old one. */
-#ifndef GFAAS_COMPAT_H
-#define GFAAS_COMPAT_H
+#pragma once
 
 #if defined(__x86_64__)
 #define GF_OLD "GLIBC_2.2.5"
@@ -27,5 +26,3 @@ GF_OLD_VERSION(pthread_setspecific);
 /* A preload library is loaded before the first thread starts, so the initial-exec model of thread-local
  * storage is safe. */
 #define GF_TLS __attribute__((tls_model("initial-exec")))
-
-#endif

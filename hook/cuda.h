@@ -8,8 +8,7 @@
  * of those macros. CUDA_EXPORT, empty by default, is put before every prototype, and
  * CUDA_LABEL(name) behind it.
  */
-#ifndef GFAAS_CUDA_H
-#define GFAAS_CUDA_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -1097,6 +1096,4 @@ typedef enum CUdevice_attribute_enum {
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -4,8 +4,7 @@
  * gets the same number. So the library's descriptors have high numbers, and before the library uses one
  * it compares the file behind it with the file that it opened. Only sockets and files can be compared:
  * all epolls and eventfds have the same inode. */
-#ifndef GFAAS_DESCRIPTOR_H
-#define GFAAS_DESCRIPTOR_H
+#pragma once
 
 #include <fcntl.h>
 #include <stdbool.h>
@@ -95,5 +94,3 @@ static inline void gf_close_own(int fd, struct gf_inode was)
     if (gf_still(fd, was))
         gf_close(fd);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* device.h: the devices, each with its own gate, page and connection. */
-#ifndef GFAAS_DEVICE_H
-#define GFAAS_DEVICE_H
+#pragma once
 
 #include "hook.h"
 
@@ -35,4 +34,3 @@ void gf_context_exit(void);
 void gf_device_fork_child(void);
 
 #pragma GCC visibility pop
-#endif

@@ -1,6 +1,5 @@
 /* fault.h: the error after which a process cannot use CUDA any more. */
-#ifndef GFAAS_FAULT_H
-#define GFAAS_FAULT_H
+#pragma once
 
 #include "hook.h"
 
@@ -24,4 +23,3 @@ int gf_fault_tend(struct gf_device *device, bool *told);
 void gf_fault_fork_child(void);
 
 #pragma GCC visibility pop
-#endif

@@ -1,6 +1,5 @@
 /* gate.h: passes work to the driver while the gate word of its device is open. */
-#ifndef GFAAS_GATE_H
-#define GFAAS_GATE_H
+#pragma once
 
 #include "thread.h"
 #include "wait.h"
@@ -115,4 +114,3 @@ static inline void gf_leave(struct gf_line *line, uint64_t kernels, CUresult res
 }
 
 #pragma GCC visibility pop
-#endif

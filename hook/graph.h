@@ -1,6 +1,5 @@
 /* graph.h: executable graphs and their launches. */
-#ifndef GFAAS_GRAPH_H
-#define GFAAS_GRAPH_H
+#pragma once
 
 #include "hook.h"
 
@@ -9,4 +8,3 @@
 void gf_graph_fork_child(void);
 
 #pragma GCC visibility pop
-#endif

@@ -1,6 +1,5 @@
 /* graph_stats.h: the kernels of a graph and their memory. */
-#ifndef GFAAS_TALLY_H
-#define GFAAS_TALLY_H
+#pragma once
 
 #include "memory.h"
 
@@ -38,4 +37,3 @@ void gf_graph_stats_update_child(struct gf_graph_stats *t, CUgraphNode node, CUg
 void gf_bodies_fork_child(void);
 
 #pragma GCC visibility pop
-#endif

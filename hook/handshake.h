@@ -1,6 +1,5 @@
 /* handshake.h: the messages exchanged with gfaas-tokend, and the handshake. */
-#ifndef GFAAS_GREET_H
-#define GFAAS_GREET_H
+#pragma once
 
 #include "hook.h"
 
@@ -39,4 +38,3 @@ bool gf_transmit(int fd, const void *message, size_t size);
 ssize_t gf_receive(int fd, void *buffer, size_t size, int *passed, int flags);
 
 #pragma GCC visibility pop
-#endif

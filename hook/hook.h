@@ -1,7 +1,6 @@
 /* hook.h: the types and macros that the modules of libgfaas.so share. README.md lists the
  * modules and the order in which they may use each other; each has a header of its own. */
-#ifndef GFAAS_HOOK_H
-#define GFAAS_HOOK_H
+#pragma once
 
 #define _GNU_SOURCE
 #define CUDA_EXACT_NAMES
@@ -142,5 +141,3 @@ struct gf_leaving {
     int cancel;     /* the thread's cancel state before */
     struct gf_leaving *next;
 };
-
-#endif

@@ -1,6 +1,5 @@
 /* limit.h: the account of a device's memory, in bytes: this process's share of the limit. */
-#ifndef GFAAS_LIMIT_H
-#define GFAAS_LIMIT_H
+#pragma once
 
 #include "hook.h"
 
@@ -38,4 +37,3 @@ uint64_t gf_mem_in_slot(struct gf_slot *slot);
 void gf_limit_fork_child(void);
 
 #pragma GCC visibility pop
-#endif

@@ -1,6 +1,5 @@
 /* link.h: a device's connection to the daemon, and the start of its helper thread. */
-#ifndef GFAAS_LINK_H
-#define GFAAS_LINK_H
+#pragma once
 
 #include "hook.h"
 
@@ -48,4 +47,3 @@ int gf_link_paused(const struct gf_link *link);
 void gf_link_fork_child(void);
 
 #pragma GCC visibility pop
-#endif

@@ -3,8 +3,7 @@
  *   loader.c  finds the C library's functions, which this library wraps
  *   next.c    finds the program's own wrappers of the driver's functions
   */
-#ifndef GFAAS_LOADER_H
-#define GFAAS_LOADER_H
+#pragma once
 
 #include "hook.h"
 
@@ -47,4 +46,3 @@ void *gf_stand_in(void *handle, const char *name, const void *caller, const char
     }
 
 #pragma GCC visibility pop
-#endif

@@ -1,6 +1,5 @@
 /* lookup.h: the wrappers that dlsym returns. */
-#ifndef GFAAS_LOOKUP_H
-#define GFAAS_LOOKUP_H
+#pragma once
 
 #include "hook.h"
 
@@ -11,4 +10,3 @@
 void *gf_nvml_pick(void *handle, const char *name, const void *caller);
 
 #pragma GCC visibility pop
-#endif

@@ -15,8 +15,7 @@
  * handles and pools), because its owner counts it; and memory that the driver allocates itself for
  * contexts and for modules, including their global variables. The daemon sees that memory and may
  * add it (mem_foreign). The declarations that these files share are in memory_private.h. */
-#ifndef GFAAS_MEMORY_H
-#define GFAAS_MEMORY_H
+#pragma once
 
 #include "hook.h"
 
@@ -64,4 +63,3 @@ GF_COLD bool gf_graph_memory_reserve(const struct gf_graph_memory *m, uint64_t s
 GF_COLD void gf_graph_memory_correct(const struct gf_graph_memory *m, uint64_t serial);
 
 #pragma GCC visibility pop
-#endif

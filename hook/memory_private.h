@@ -1,6 +1,5 @@
 /* memory_private.h: the declarations that the memory_*.c files share. */
-#ifndef GFAAS_MEMORY_PRIVATE_H
-#define GFAAS_MEMORY_PRIVATE_H
+#pragma once
 
 #include "device.h"
 #include "limit.h"
@@ -158,4 +157,3 @@ int gf_swap_maintain(struct gf_device *d, bool idle);
 void gf_swap_fork_child(void);
 
 #pragma GCC visibility pop
-#endif

@@ -1,6 +1,5 @@
 /* meter.h: measures the GPU time of a lease and bounds the work in flight. */
-#ifndef GFAAS_METER_H
-#define GFAAS_METER_H
+#pragma once
 
 #include "hook.h"
 
@@ -50,4 +49,3 @@ uint64_t gf_meter_span(struct gf_device *device, CUcontext context, bool cut_at_
 bool gf_meter_waits(struct gf_device *device);
 
 #pragma GCC visibility pop
-#endif

@@ -1,7 +1,6 @@
 /* nvml.h: declarations of NVIDIA's management library (libnvidia-ml.so.1), as far as the simulated
  * library and the preload library need them. */
-#ifndef GFAAS_NVML_H
-#define GFAAS_NVML_H
+#pragma once
 
 #define NVML_RETURNS(R) \
     R(NVML_SUCCESS, 0, "success") \
@@ -126,5 +125,3 @@ NVML_EXPORT const char *nvmlErrorString(nvmlReturn_t result);
 #define NV_VALUE(name, constant) NVML_EXPORT nvmlReturn_t name(nvmlDevice_t device, unsigned int *value);
 #define NV_NAME(name) NVML_EXPORT nvmlReturn_t name(void);
 #include "nvml.def"
-
-#endif

@@ -1,6 +1,5 @@
 /* query.h: queries to the driver about a stream. */
-#ifndef GFAAS_QUERY_H
-#define GFAAS_QUERY_H
+#pragma once
 
 #include "hook.h"
 
@@ -23,4 +22,3 @@ bool gf_recordable(CUstream stream);
 void gf_relax_capture(void);
 
 #pragma GCC visibility pop
-#endif

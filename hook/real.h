@@ -1,6 +1,5 @@
 /* real.h: the driver and the addresses of its functions. */
-#ifndef GFAAS_REAL_H
-#define GFAAS_REAL_H
+#pragma once
 
 #include "hook.h"
 
@@ -42,4 +41,3 @@ extern __thread bool gf_booting GF_TLS; /* this thread is opening the driver */
     }
 
 #pragma GCC visibility pop
-#endif

@@ -1,6 +1,5 @@
 /* say.h: messages on standard error. */
-#ifndef GFAAS_SAY_H
-#define GFAAS_SAY_H
+#pragma once
 
 #include "hook.h"
 
@@ -20,4 +19,3 @@ bool gf_own_errors(void);
 void gf_say(unsigned kind, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #pragma GCC visibility pop
-#endif

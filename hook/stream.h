@@ -1,6 +1,5 @@
 /* stream.h: the streams to which the process has sent work. */
-#ifndef GFAAS_STREAM_H
-#define GFAAS_STREAM_H
+#pragma once
 
 #include "hook.h"
 
@@ -39,4 +38,3 @@ void gf_primary_held(struct gf_device *device);
 void gf_stream_sweep(struct gf_device *device);
 
 #pragma GCC visibility pop
-#endif

@@ -1,6 +1,5 @@
 /* terminate.h: waits that end when the program has been asked to end. */
-#ifndef GFAAS_ASKED_H
-#define GFAAS_ASKED_H
+#pragma once
 
 #include "hook.h"
 
@@ -32,4 +31,3 @@ void gf_terminate_clear(void);
 void gf_terminate_fork_child(void);
 
 #pragma GCC visibility pop
-#endif

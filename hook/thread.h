@@ -1,6 +1,5 @@
 /* thread.h: the threads that send work, and each one's lines for the streams it uses. */
-#ifndef GFAAS_THREAD_H
-#define GFAAS_THREAD_H
+#pragma once
 
 #include "hook.h"
 
@@ -83,4 +82,3 @@ bool gf_stuck(uint64_t *since);
 void gf_thread_fork_child(void);
 
 #pragma GCC visibility pop
-#endif

@@ -1,6 +1,5 @@
 /* unmanaged.h: started programs that the library cannot be loaded into (unmanaged programs). */
-#ifndef GFAAS_STRAY_H
-#define GFAAS_STRAY_H
+#pragma once
 
 #include "hook.h"
 
@@ -18,4 +17,3 @@ void gf_unmanaged_tell(uint32_t kind, const char *program);
 void gf_unmanaged_init(void);
 
 #pragma GCC visibility pop
-#endif

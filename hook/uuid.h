@@ -1,6 +1,5 @@
 /* uuid.h: the UUIDs of GPUs. */
-#ifndef GFAAS_UUID_H
-#define GFAAS_UUID_H
+#pragma once
 
 #include "hook.h"
 
@@ -12,4 +11,3 @@
 void gf_uuids(const unsigned *numbers, unsigned n, char (*uuids)[GF_UUID]);
 
 #pragma GCC visibility pop
-#endif

@@ -1,6 +1,5 @@
 /* visible.h: maps the program's devices to the instance's GPUs. */
-#ifndef GFAAS_VISIBLE_H
-#define GFAAS_VISIBLE_H
+#pragma once
 
 #include "hook.h"
 
@@ -27,4 +26,3 @@ bool gf_visible_hides(CUdevice ordinal);
 void gf_visible_fork_child(void);
 
 #pragma GCC visibility pop
-#endif

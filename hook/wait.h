@@ -1,6 +1,5 @@
 /* wait.h: streams that wait for something outside the GPU. */
-#ifndef GFAAS_WAIT_H
-#define GFAAS_WAIT_H
+#pragma once
 
 #include "hook.h"
 
@@ -44,4 +43,3 @@ void gf_wait_tail(struct gf_stream *entry);
 void gf_wait_free(struct gf_stream *entry, bool events);
 
 #pragma GCC visibility pop
-#endif

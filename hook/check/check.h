@@ -1,7 +1,6 @@
 /* check.h: helpers for the programs in this folder. The programs use the CUDA driver API as any other
  * program does. They run on the simulated driver and on a real one, with and without the preload library. */
-#ifndef GFAAS_CHECK_H
-#define GFAAS_CHECK_H
+#pragma once
 
 #include "cuda.h"
 #include <dlfcn.h>
@@ -171,5 +170,3 @@ static inline double now_s(void)
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
-
-#endif

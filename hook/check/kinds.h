@@ -1,6 +1,5 @@
 /* kinds.h: the ways to allocate device memory, each as a pair of functions get and put. */
-#ifndef GFAAS_CHECK_KINDS_H
-#define GFAAS_CHECK_KINDS_H
+#pragma once
 
 #include "check.h"
 
@@ -228,5 +227,3 @@ static inline size_t free_bytes(void)
             exit(1); \
         } \
     } while (0)
-
-#endif

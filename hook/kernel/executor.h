@@ -10,8 +10,7 @@
  *
  * A message consists of the length of its data in bytes, its kind, and the data. Numbers are little-endian and not padded.
  */
-#ifndef EXECUTOR_H
-#define EXECUTOR_H
+#pragma once
 
 #define CUDA_EXACT_NAMES
 #include <cuda.h>
@@ -102,5 +101,3 @@ CUresult module_function(uint32_t number, const char *name, size_t len, CUfuncti
 bool job_init(CUcontext ctx);
 void job_tell(void);
 bool job_run(struct reader *r, uint64_t *id, struct outcome *o);
-
-#endif

@@ -1,7 +1,6 @@
 /* compat.h: keeps libgfaas-model.so loadable on an old glibc (2.17 on x86-64, 2.31 elsewhere). glibc 2.34 moved these
  * functions and gave them a new version, but still has the old one. */
-#ifndef GFAAS_MODEL_COMPAT_H
-#define GFAAS_MODEL_COMPAT_H
+#pragma once
 
 #if defined(__x86_64__)
 #define OLD "GLIBC_2.2.5"
@@ -15,5 +14,3 @@
 OLD_VERSION(dlopen);
 OLD_VERSION(dlsym);
 OLD_VERSION(dlerror);
-
-#endif

@@ -9,8 +9,7 @@
  *   json.c        reads JSON
  *   mapping.c     the driver, and mappings of memory
  */
-#ifndef GFAAS_MODEL_INTERNAL_H
-#define GFAAS_MODEL_INTERNAL_H
+#pragma once
 
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -138,5 +137,3 @@ bool json_boolean(struct json *j, bool *out);
 bool json_skip(struct json *j); /* a value of any kind */
 bool json_end(struct json *j);  /* reports whether only space remains */
 bool json_fail(struct json *j, const char *why);
-
-#endif

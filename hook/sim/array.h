@@ -1,6 +1,5 @@
 /* array.h: CUDA arrays; see array.c. */
-#ifndef GFAAS_SIM_ARRAY_H
-#define GFAAS_SIM_ARRAY_H
+#pragma once
 
 #include "sim.h"
 
@@ -17,5 +16,3 @@ struct array {
 struct array *array_of(CUarray h);
 /* Returns the bytes of one element, or 0 if the format is unknown. */
 size_t array_element(CUarray_format format, unsigned channels);
-
-#endif

@@ -1,7 +1,6 @@
 /* capture.h: stream capture. Work that is sent to a capturing stream becomes nodes of a graph, and some other
  * calls are refused meanwhile; see capture.c. */
-#ifndef GFAAS_SIM_CAPTURE_H
-#define GFAAS_SIM_CAPTURE_H
+#pragma once
 
 #include "graph.h"
 
@@ -51,5 +50,3 @@ CUresult capture_on_legacy_use(struct ctx *c);       /* use of the legacy stream
 CUresult capture_on_ctx_sync(struct ctx *c);         /* a wait for the whole context */
 void capture_on_stream_destroy(struct stream *s);    /* the destruction of a stream */
 void capture_invalidate(uint64_t id);                /* the query of an event that was captured */
-
-#endif

@@ -1,7 +1,6 @@
 /* compat.h: keeps the library loadable with glibc 2.28 and later. glibc 2.34 moved these functions and gave them new
  * versions, but still has the old ones. */
-#ifndef GFAAS_SIM_COMPAT_H
-#define GFAAS_SIM_COMPAT_H
+#pragma once
 
 #if defined(__x86_64__)
 #define OLD_VERSION(f, version) __asm__(".symver " #f "," #f "@GLIBC_" version)
@@ -24,5 +23,3 @@ OLD_VERSION(pthread_mutex_timedlock, "2.2.5");
 OLD_VERSION(pthread_once, "2.2.5");
 OLD_VERSION(pthread_setspecific, "2.2.5");
 OLD_VERSION(pthread_sigmask, "2.2.5");
-
-#endif

@@ -1,6 +1,5 @@
 /* folder.h: the folder in which processes share devices, and the files in it. */
-#ifndef GFAAS_SIM_FOLDER_H
-#define GFAAS_SIM_FOLDER_H
+#pragma once
 
 #include "sim.h"
 
@@ -19,5 +18,3 @@ bool shared_is_current(int fd, const char *name);
 int shared_move_up(int fd);
 /* Stores the name of the state file of the device with that index. */
 void shared_state_name(char name[SIM_NAME], int index);
-
-#endif

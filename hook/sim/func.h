@@ -1,6 +1,5 @@
 /* func.h: functions, and kernels as functions of a context. */
-#ifndef GFAAS_SIM_FUNC_H
-#define GFAAS_SIM_FUNC_H
+#pragma once
 
 #include "sim.h"
 
@@ -10,5 +9,3 @@ CUresult func_set_cache(struct func_settings *set, CUfunc_cache config);
 /* Returns the function of a handle in a context; the handle is a function's or a kernel's. NULL with *r
  * set. */
 struct func *func_in(struct ctx *c, const void *handle, CUresult *r);
-
-#endif

@@ -3,8 +3,7 @@
  * run (graph_exec.c). A launch is one run of a plan (graph_run.c). A plan that a run uses is never
  * changed: a change is made to a copy, so that earlier launches are not affected.
  */
-#ifndef GFAAS_SIM_GRAPH_H
-#define GFAAS_SIM_GRAPH_H
+#pragma once
 
 #include "launch.h"
 
@@ -222,5 +221,3 @@ CUresult mem_launch(const struct plan *p, bool auto_free);
 void mem_finished(const struct plan *p);
 CUresult mem_upload(const struct plan *p);
 void mem_reset(struct device *d);
-
-#endif

@@ -1,6 +1,5 @@
 /* ipcevent.h: events that several processes know; see ipcevent.c. */
-#ifndef GFAAS_SIM_IPCEVENT_H
-#define GFAAS_SIM_IPCEVENT_H
+#pragma once
 
 #include "sim.h"
 
@@ -11,5 +10,3 @@ void event_numbered(struct event *e, struct record *r);
 void event_recorded(struct event *e, struct record *r); /* after it was added */
 void event_passed(struct record *r); /* a numbered recording has completed */
 void event_closed(struct event *e);
-
-#endif

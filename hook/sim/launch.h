@@ -1,6 +1,5 @@
 /* launch.h: the arguments of a kernel launch; see launch.c. */
-#ifndef GFAAS_SIM_LAUNCH_H
-#define GFAAS_SIM_LAUNCH_H
+#pragma once
 
 #include "sim.h"
 
@@ -17,5 +16,3 @@ CUresult launch_check(const struct launch *l);
 uint64_t launch_ns(const struct launch *l); /* device time */
 /* Writes the first `room` bytes of the kernel's parameters, in the kernel's layout. */
 CUresult launch_params(const struct launch *l, unsigned char *out, size_t room);
-
-#endif

@@ -1,6 +1,5 @@
 /* module.h: loading modules. */
-#ifndef GFAAS_SIM_MODULE_H
-#define GFAAS_SIM_MODULE_H
+#pragma once
 
 #include "sim.h"
 
@@ -21,5 +20,3 @@ CUresult module_load(struct ctx *c, CUmodule *out, const char *text, char *msg, 
 void module_log(unsigned n, const CUjit_option *options, void **values, const char *msg);
 /* Returns the contents of a file, with a zero byte added; NULL with *r set. */
 char *module_read(const char *name, size_t *size, CUresult *r);
-
-#endif

@@ -1,6 +1,5 @@
 /* pool.h: memory pools; see pool.c. */
-#ifndef GFAAS_SIM_POOL_H
-#define GFAAS_SIM_POOL_H
+#pragma once
 
 #include "sim.h"
 
@@ -45,5 +44,3 @@ void pool_destroy(struct pool *p);
 void pool_synced(struct device *d);
 void pool_release_unused(struct device *d);
 void pool_reset(struct device *d); /* after its last context */
-
-#endif

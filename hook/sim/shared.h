@@ -27,8 +27,7 @@
  * is not removed under the container. If GFAAS_SIM_DIR is set, the driver itself never
  * removes the folder.
  */
-#ifndef GFAAS_SIM_SHARED_H
-#define GFAAS_SIM_SHARED_H
+#pragma once
 
 #include "folder.h"
 #include "sim.h"
@@ -177,5 +176,3 @@ void event_leave(struct shared_event *e, unsigned slot); /* like holders_forget 
 static inline unsigned shared_top(const struct shared *sh) { return sh->sched[atomic_load(&sh->gen) & 1].top; }
 bool shared_alive(const struct device *d, unsigned slot);
 void holders_add(struct holders *h, unsigned slot);
-
-#endif

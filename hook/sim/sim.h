@@ -35,8 +35,7 @@
  * from user memory) never runs under it. Times are nanoseconds of CLOCK_MONOTONIC,
  * which all processes of a host share.
  */
-#ifndef GFAAS_SIM_H
-#define GFAAS_SIM_H
+#pragma once
 
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -552,6 +551,7 @@ void copy_run(const struct copy *c);
 #define SIM_STREAM STREAM
 #define SIM_QUERY QUERY
 #define SIM_DEVICE(dev) DEVICE, dev
+#define SIM_GET(word, out, value) GET, out, value, SIM_##word
 #define SIM_HANDLE(kind, h) HANDLE, H_##kind, h, SIM_OBJECT_##kind
 #define SIM_OBJECT_ALLOC alloc, false, CUDA_ERROR_INVALID_VALUE
 #define SIM_OBJECT_ARRAY array, false, CUDA_ERROR_INVALID_HANDLE
@@ -589,6 +589,7 @@ struct texture;
 #define BODY_ALIAS(name, stream, params, ...)
 #define BODY_AS(name, stream, params, ...)
 #define BODY_OWN(name, stream, params, ...)
+#define BODY_GET(name, stream, params, ...)
 #define BODY_LOCKED(name, stream, params, ...) CUresult sim_##name params;
 #define BODY_WITH(type, name, params) CUresult sim_##name(struct type *, SIM_LIST params);
 #define BODY_CONTEXT(name, stream, params, ...) BODY_WITH(ctx, name, params)
@@ -599,5 +600,3 @@ struct texture;
 #define BODY_HANDLE(name, stream, params, args, kind, h, type, ...) BODY_WITH(type, name, params)
 #define CU(name, since, variant, hook, sim, stream, params, args) SIM_ROW(BODY_, name, stream, params, args, SIM_##sim)
 #include "../symbols.def"
-
-#endif

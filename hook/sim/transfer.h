@@ -1,7 +1,6 @@
 /* transfer.h: copies and fills of memory, as work of a stream. transfer.c performs them; copy.c has the calls
  * of the driver. */
-#ifndef GFAAS_SIM_TRANSFER_H
-#define GFAAS_SIM_TRANSFER_H
+#pragma once
 
 #include "sim.h"
 
@@ -24,5 +23,3 @@ CUresult transfer_task(struct stream *s, const struct task *t);
  * if the destination is pageable, or if the source is pageable and too large to be staged. The caller holds
  * g_lock, which is released meanwhile. */
 CUresult transfer_submit(struct stream *s, struct copy *c, enum mem_kind src, enum mem_kind dst, bool sync);
-
-#endif

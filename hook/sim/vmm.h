@@ -1,6 +1,5 @@
 /* vmm.h: memory and addresses as separate objects; see vmm.c. */
-#ifndef GFAAS_SIM_VMM_H
-#define GFAAS_SIM_VMM_H
+#pragma once
 
 #include "sim.h"
 
@@ -35,5 +34,3 @@ size_t vmm_reach(const struct range *r, CUdeviceptr p, unsigned access);
 
 /* Closes the descriptors of allocations, when the process leaves the device. */
 void vmm_leave(struct device *d);
-
-#endif

@@ -1,7 +1,6 @@
 /* kernels.h: kernels as PTX that a real compiler accepts, with their costs and effects on the
  * simulated GPU. */
-#ifndef GFAAS_KERNELS_H
-#define GFAAS_KERNELS_H
+#pragma once
 
 #define KERNELS_INDEX                                                          \
     " mov.u32 %r1, %ctaid.x;\n mov.u32 %r2, %ntid.x;\n mov.u32 %r3, %tid.x;\n" \
@@ -47,5 +46,3 @@ static const char kernels_ptx[] __attribute__((unused)) =
     " mad.lo.s32 %r18, %r16, %r11, %r14;\n mul.wide.s32 %rd6, %r18, 4;\n add.s64 %rd7, %rd2, %rd6;\n"
     " ld.global.f32 %f3, [%rd7];\n fma.rn.f32 %f1, %f2, %f3, %f1;\n add.s32 %r16, %r16, 1;\n bra NEXT;\n"
     "STORE:\n mul.wide.s32 %rd8, %r4, 4;\n add.s64 %rd9, %rd3, %rd8;\n st.global.f32 [%rd9], %f1;\nDONE:\n ret;\n}\n";
-
-#endif

@@ -1,6 +1,5 @@
 /* nodes.h: parameters for graph nodes. */
-#ifndef GFAAS_NODES_H
-#define GFAAS_NODES_H
+#pragma once
 
 #include "tap.h"
 
@@ -19,5 +18,3 @@ static inline CUDA_MEMSET_NODE_PARAMS fill(CUdeviceptr at, unsigned value, size_
     CUDA_MEMSET_NODE_PARAMS p = {.dst = at, .value = value, .elementSize = 4, .width = n, .height = 1};
     return p;
 }
-
-#endif

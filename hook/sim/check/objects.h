@@ -1,6 +1,5 @@
 /* objects.h: makes and destroys objects of the driver without which the PART makes no sense. */
-#ifndef GFAAS_OBJECTS_H
-#define GFAAS_OBJECTS_H
+#pragma once
 
 #include "tap.h"
 
@@ -130,5 +129,3 @@ static inline size_t free_memory(void)
 #define DESTROY4(a, ...) do { DESTROY1(a); DESTROY3(__VA_ARGS__); } while (0)
 #define DESTROY5(a, ...) do { DESTROY1(a); DESTROY4(__VA_ARGS__); } while (0)
 #define DESTROY6(a, ...) do { DESTROY1(a); DESTROY5(__VA_ARGS__); } while (0)
-
-#endif

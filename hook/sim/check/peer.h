@@ -1,7 +1,6 @@
 /* peer.h: starts a second process of the same program (the peer), and exchanges messages and file
  * descriptors with it over a socket. A program must start its peers before it initialises the driver. */
-#ifndef GFAAS_PEER_H
-#define GFAAS_PEER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -94,5 +93,3 @@ static inline bool receive_go(int sock)
     char c = 0;
     return receive_message(sock, &c, 1, NULL) && c == 'g';
 }
-
-#endif

@@ -8,8 +8,7 @@
  *   SIM_CHECK_RESULT(want, call)  driver; on another driver, a difference is only reported
  *   ASSERT_SUCCESS(call)          for a call that the following checks need: if it fails, the PART ends
  *   PART(call)                    a group of checks: if it ends early, the next part runs nevertheless */
-#ifndef GFAAS_TAP_H
-#define GFAAS_TAP_H
+#pragma once
 
 #include <cuda.h>
 
@@ -278,5 +277,3 @@ static inline CUdevice first_device(void)
     ASSERT_SUCCESS(cuDeviceGet(&dev, 0));
     return dev;
 }
-
-#endif

@@ -7,8 +7,7 @@
  *
  * It only reads: it creates no file, takes no shared lock, and waits for no process.
  */
-#ifndef GFAAS_SIM_NVML_H
-#define GFAAS_SIM_NVML_H
+#pragma once
 
 #include "../sim.h"
 
@@ -62,5 +61,3 @@ unsigned sim_count(void);
 #define BODY_NV_DEVICE(name, params, ...) nvmlReturn_t sim_##name params;
 #define NV(name, sim, hook, params, args) SIM_NV_ROW(BODY_NV_, name, params, args, SIM_NV_##sim)
 #include "../../nvml.def"
-
-#endif
