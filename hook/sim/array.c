@@ -180,11 +180,6 @@ CUresult sim_cuArrayDestroy(struct array *a, CUarray hArray)
 }
 
 /* STORE returns CUDA_ERROR_INVALID_VALUE if the program's pointer is NULL. */
-CUresult sim_cuArray3DGetDescriptor_v2(struct array *a, CUDA_ARRAY3D_DESCRIPTOR *pArrayDescriptor, CUarray hArray)
-{
-    return STORE(pArrayDescriptor, a->desc);
-}
-
 CUresult sim_cuArrayGetDescriptor_v2(struct array *a, CUDA_ARRAY_DESCRIPTOR *pArrayDescriptor, CUarray hArray)
 {
     const CUDA_ARRAY3D_DESCRIPTOR *d = &a->desc;

@@ -316,11 +316,6 @@ CUresult sim_cuCtxSynchronize_v2(CUcontext ctx)
     return c->error;
 }
 
-CUresult sim_cuCtxGetFlags(struct ctx *c, unsigned int *flags)
-{
-    return STORE(flags, c->flags);
-}
-
 CUresult sim_cuCtxSetFlags(struct ctx *c, unsigned int flags)
 {
     if (flags & ~(unsigned)CU_CTX_FLAGS_MASK)
@@ -375,11 +370,6 @@ CUresult sim_cuCtxGetLimit(struct ctx *c, size_t *pvalue, CUlimit limit)
         return CUDA_ERROR_UNSUPPORTED_LIMIT;
     *pvalue = c->limit[limit];
     return CUDA_SUCCESS;
-}
-
-CUresult sim_cuCtxGetCacheConfig(struct ctx *c, CUfunc_cache *pconfig)
-{
-    return STORE(pconfig, c->cache);
 }
 
 CUresult sim_cuCtxSetCacheConfig(struct ctx *c, CUfunc_cache config)

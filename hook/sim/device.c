@@ -22,11 +22,6 @@ CUresult sim_cuDeviceGetCount(int *count)
     return STORE(count, (int)g_config.visible);
 }
 
-CUresult sim_cuDeviceGet(struct device *d, CUdevice *device, int ordinal)
-{
-    return STORE(device, ordinal);
-}
-
 CUresult sim_cuDeviceGetName(struct device *d, char *name, int len, CUdevice dev)
 {
     if (!name || len <= 0)
@@ -42,11 +37,6 @@ CUresult sim_cuDeviceGetUuid_v2(struct device *d, CUuuid *uuid, CUdevice dev)
     memcpy(uuid->bytes, "gfaas-simulated", 16);
     uuid->bytes[15] = (char)d->index;
     return CUDA_SUCCESS;
-}
-
-CUresult sim_cuDeviceTotalMem_v2(struct device *d, size_t *bytes, CUdevice dev)
-{
-    return STORE(bytes, g_config.mem);
 }
 
 #define VALUE(name, number, simulated) [number] = simulated,

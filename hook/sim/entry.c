@@ -5,7 +5,9 @@
  * of a handle, check for errors, release the lock. The work itself is in sim_NAME, in the
  * other files. Functions that are not simulated return an error here.
  */
+#include "array.h"
 #include "capture.h"
+#include "graph.h"
 
 /* Begins a call that cannot be captured. */
 static CUresult begin_unsafe(struct ctx **c)
@@ -66,26 +68,39 @@ static CUresult begin_handle(uintptr_t h, enum handle_kind kind, bool in_context
         CUresult begun = sim_begin(NULL);                                    \
         return begun == CUDA_SUCCESS ? sim_end(sim_##name args) : begun;     \
     }
-/* type: of the body's first parameter, which begin stores in `first` */
-#define ENTRY_WITH(type, begin, name, params, args)                                         \
-    CUresult name params                                                                    \
-    {                                                                                       \
-        type *first;                                                                        \
-        CUresult begun = begin;                                                             \
-        return begun == CUDA_SUCCESS ? sim_end(sim_##name(first, SIM_LIST args)) : begun;   \
+/* type: of the object that begin stores in `it` */
+#define ENTRY_WITH(type, begin, name, params, action)                  \
+    CUresult name params                                               \
+    {                                                                  \
+        type *it __attribute__((unused));                              \
+        CUresult begun = begin;                                        \
+        return begun == CUDA_SUCCESS ? sim_end(action) : begun;        \
     }
-#define ENTRY_CONTEXT(name, stream, params, args, ...) \
-    ENTRY_WITH(struct ctx, sim_begin(&first), name, params, args)
+#define WITH_CONTEXT(name, stream, params, action, ...) ENTRY_WITH(struct ctx, sim_begin(&it), name, params, action)
+#define WITH_STREAM(name, handle, params, action, ...) \
+    ENTRY_WITH(struct stream, begin_stream(handle, true, &it), name, params, action)
+#define WITH_DEVICE(name, stream, params, action, dev, ...) \
+    ENTRY_WITH(struct device, begin_device(dev, &it), name, params, action)
+#define WITH_HANDLE(name, stream, params, action, kind, h, type, in_context, error, ...) \
+    ENTRY_WITH(struct type, ({                                                                             \
+        void *object = NULL;                                                                               \
+        CUresult r = begin_handle((uintptr_t)(h), kind, in_context, error, &object);                       \
+        it = object;                                                                                       \
+        r;                                                                                                 \
+    }), name, params, action)
+
+#define BODY(name, args) sim_##name(it, SIM_LIST args)
+#define ENTRY_CONTEXT(name, stream, params, args, ...) WITH_CONTEXT(name, stream, params, BODY(name, args), __VA_ARGS__)
+#define ENTRY_STREAM(name, stream, params, args, ...) WITH_STREAM(name, stream, params, BODY(name, args), __VA_ARGS__)
+#define ENTRY_DEVICE(name, stream, params, args, ...) WITH_DEVICE(name, stream, params, BODY(name, args), __VA_ARGS__)
+#define ENTRY_HANDLE(name, stream, params, args, ...) WITH_HANDLE(name, stream, params, BODY(name, args), __VA_ARGS__)
 #define ENTRY_UNSAFE(name, stream, params, args, ...) \
-    ENTRY_WITH(struct ctx, begin_unsafe(&first), name, params, args)
-#define ENTRY_STREAM(name, handle, params, args, ...) \
-    ENTRY_WITH(struct stream, begin_stream(handle, true, &first), name, params, args)
+    ENTRY_WITH(struct ctx, begin_unsafe(&it), name, params, BODY(name, args))
 #define ENTRY_QUERY(name, handle, params, args, ...) \
-    ENTRY_WITH(struct stream, begin_stream(handle, false, &first), name, params, args)
-#define ENTRY_DEVICE(name, stream, params, args, dev, ...) \
-    ENTRY_WITH(struct device, begin_device(dev, &first), name, params, args)
-#define ENTRY_HANDLE(name, stream, params, args, kind, h, type, in_context, error, ...) \
-    ENTRY_WITH(void, begin_handle((uintptr_t)(h), kind, in_context, error, &first), name, params, args)
+    ENTRY_WITH(struct stream, begin_stream(handle, false, &it), name, params, BODY(name, args))
+#define ENTRY_GET(name, stream, params, args, out, value, word, ...) \
+    WITH_##word(name, stream, params, STORE(out, value), __VA_ARGS__)
+
 #define CU(name, since, variant, hook, sim, stream, params, args) SIM_ROW(ENTRY_, name, stream, params, args, SIM_##sim)
 #define CU_NAME(name, since)                    \
     CUDA_EXPORT CUresult name(void);     \

@@ -60,16 +60,6 @@ CUresult sim_cuFuncSetSharedMemConfig(struct func *f, CUfunction hfunc, CUshared
     return (unsigned)config > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-CUresult sim_cuFuncGetModule(struct func *f, CUmodule *hmod, CUfunction hfunc)
-{
-    return STORE(hmod, (CUmodule)f->module);
-}
-
-CUresult sim_cuFuncGetName(struct func *f, const char **name, CUfunction hfunc)
-{
-    return STORE(name, f->name);
-}
-
 CUresult sim_cuFuncGetParamInfo(struct func *f, CUfunction func, size_t paramIndex, size_t *paramOffset,
                                 size_t *paramSize)
 {
@@ -79,16 +69,6 @@ CUresult sim_cuFuncGetParamInfo(struct func *f, CUfunction func, size_t paramInd
     if (paramSize)
         *paramSize = f->size[paramIndex];
     return CUDA_SUCCESS;
-}
-
-CUresult sim_cuFuncGetParamCount(struct func *f, CUfunction func, size_t *paramCount)
-{
-    return STORE(paramCount, f->nparams);
-}
-
-CUresult sim_cuFuncIsLoaded(struct func *f, CUfunctionLoadingState *state, CUfunction function)
-{
-    return STORE(state, CU_FUNCTION_LOADING_STATE_LOADED);
 }
 
 CUresult sim_cuFuncLoad(struct func *f, CUfunction function)

@@ -464,11 +464,6 @@ static CUresult replace_work(struct node *n, struct work *w, CUresult r)
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuGraphNodeGetType(struct node *n, CUgraphNode hNode, CUgraphNodeType *type)
-{
-    return STORE(type, n->work.type);
-}
-
 CUresult sim_cuGraphDestroyNode(struct node *n, CUgraphNode hNode)
 {
     if (n->graph->capture)

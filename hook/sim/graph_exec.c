@@ -405,11 +405,6 @@ CUresult sim_cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGra
     return r;
 }
 
-CUresult sim_cuGraphExecGetFlags(struct exec *e, CUgraphExec hGraphExec, cuuint64_t *flags)
-{
-    return STORE(flags, e->flags);
-}
-
 /* The handle becomes invalid at once; the object is freed after its last run. */
 CUresult sim_cuGraphExecDestroy(struct exec *e, CUgraphExec hGraphExec)
 {

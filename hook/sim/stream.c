@@ -79,37 +79,12 @@ CUresult sim_cuStreamDestroy_v2(struct stream *s, CUstream hStream)
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuStreamGetPriority(struct stream *s, CUstream hStream, int *priority)
-{
-    return STORE(priority, s->priority);
-}
-
-CUresult sim_cuStreamGetFlags(struct stream *s, CUstream hStream, unsigned int *flags)
-{
-    return STORE(flags, s->flags);
-}
-
-CUresult sim_cuStreamGetId(struct stream *s, CUstream hStream, unsigned long long *streamId)
-{
-    return STORE(streamId, s->id);
-}
-
-CUresult sim_cuStreamGetCtx(struct stream *s, CUstream hStream, CUcontext *pctx)
-{
-    return STORE(pctx, (CUcontext)s->ctx);
-}
-
 CUresult sim_cuStreamGetCtx_v2(struct stream *s, CUstream hStream, CUcontext *pCtx, CUgreenCtx *pGreenCtx)
 {
-    CUresult r = sim_cuStreamGetCtx(s, hStream, pCtx);
+    CUresult r = STORE(pCtx, (CUcontext)s->ctx);
     if (r == CUDA_SUCCESS && pGreenCtx)
         *pGreenCtx = NULL;
     return r;
-}
-
-CUresult sim_cuStreamGetDevice(struct stream *s, CUstream hStream, CUdevice *device)
-{
-    return STORE(device, s->ctx->ordinal);
 }
 
 CUresult sim_cuStreamSynchronize(struct stream *s, CUstream hStream)
