@@ -106,9 +106,7 @@ static CUresult allocate_arrays(struct ctx *c, struct array *a, unsigned n)
     bool known = true; /* all handles are registered */
     for (unsigned i = 0; i < n; i++)
         r.size += bytes_of(&a[i]);
-    CUresult result = memory_place(c->dev, page_up(r.size), &r, &own);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(memory_place(c->dev, page_up(r.size), &r, &own));
     CUdeviceptr at = own->base;
     for (unsigned i = 0; i < n; i++) {
         a[i].base = at;
@@ -141,14 +139,12 @@ static void free_array(struct array *a)
 /* Creates an array with its own memory. */
 static CUresult create_array(struct ctx *c, CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *d)
 {
-    CUresult r = check_descriptor(d);
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(check_descriptor(d));
     struct array *a = calloc(1, sizeof *a);
     if (!a)
         return CUDA_ERROR_OUT_OF_MEMORY;
     lay_out(a, d, 0);
-    r = allocate_arrays(c, a, 1);
+    CUresult r = allocate_arrays(c, a, 1);
     if (r == CUDA_SUCCESS)
         *out = (CUarray)a;
     else
@@ -217,9 +213,7 @@ CUresult sim_cuMipmappedArrayCreate(struct ctx *c, CUmipmappedArray *pHandle,
     const CUDA_ARRAY3D_DESCRIPTOR *d = pMipmappedArrayDesc;
     if (!pHandle || !d)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = check_descriptor(d);
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(check_descriptor(d));
     unsigned n = levels_of(d, numMipmapLevels);
     struct mipmap *m = calloc(1, sizeof *m + n * sizeof m->level[0]);
     if (!m)
@@ -229,7 +223,7 @@ CUresult sim_cuMipmappedArrayCreate(struct ctx *c, CUmipmappedArray *pHandle,
         lay_out(&m->level[i], d, i);
         m->level[i].of = m;
     }
-    r = allocate_arrays(c, m->level, n);
+    CUresult r = allocate_arrays(c, m->level, n);
     if (r == CUDA_SUCCESS && !handle_add(m, H_MIPMAP))
         r = CUDA_ERROR_OUT_OF_MEMORY;
     if (r == CUDA_SUCCESS)

@@ -219,8 +219,8 @@ void capture_on_stream_destroy(struct stream *s)
 
 CUresult capture_refuse(struct stream *s)
 {
-    CUresult r = invalidated_error(s);
-    return r != CUDA_SUCCESS ? r : invalidate(s->capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    TRY(invalidated_error(s));
+    return invalidate(s->capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 }
 
 /* Adds a node with the work w to the capture of a stream. The node owns w; on an error, w is cleared. */
@@ -253,28 +253,26 @@ static CUresult add_filled_node(struct stream *s, struct work *w, CUresult fille
 CUresult capture_kernel(struct stream *s, const struct launch *l)
 {
     struct work w;
-    CUresult r = invalidated_error(s);
-    if (r == CUDA_SUCCESS)
-        r = work_launch(&w, l);
-    if (r == CUDA_SUCCESS && !work_prioritise(&w, s->priority)) {
-        work_clear(&w);
-        r = CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    return r != CUDA_SUCCESS ? r : add_node(s, &w);
+    TRY(invalidated_error(s));
+    TRY(work_launch(&w, l));
+    if (work_prioritise(&w, s->priority))
+        return add_node(s, &w);
+    work_clear(&w);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult capture_copy(struct stream *s, const CUDA_MEMCPY3D *p)
 {
     struct work w;
-    CUresult r = invalidated_error(s);
-    return r != CUDA_SUCCESS ? r : add_filled_node(s, &w, work_memcpy(&w, p, s->ctx));
+    TRY(invalidated_error(s));
+    return add_filled_node(s, &w, work_memcpy(&w, p, s->ctx));
 }
 
 CUresult capture_set(struct stream *s, const CUDA_MEMSET_NODE_PARAMS *p)
 {
     struct work w;
-    CUresult r = invalidated_error(s);
-    return r != CUDA_SUCCESS ? r : add_filled_node(s, &w, work_memset(&w, p, s->ctx));
+    TRY(invalidated_error(s));
+    return add_filled_node(s, &w, work_memset(&w, p, s->ctx));
 }
 
 CUresult capture_host(struct stream *s, CUhostFn fn, void *data)
@@ -290,19 +288,17 @@ CUresult capture_alloc(struct stream *s, size_t size, CUdeviceptr *out)
     CUDA_MEM_ALLOC_NODE_PARAMS p = {.bytesize = size};
     p.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
     p.poolProps.location = (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, s->ctx->ordinal};
-    CUresult r = invalidated_error(s);
-    if (r == CUDA_SUCCESS)
-        r = add_filled_node(s, &w, work_alloc(&w, &p, s->capture->graph));
-    if (r == CUDA_SUCCESS)
-        *out = p.dptr;
-    return r;
+    TRY(invalidated_error(s));
+    TRY(add_filled_node(s, &w, work_alloc(&w, &p, s->capture->graph)));
+    *out = p.dptr;
+    return CUDA_SUCCESS;
 }
 
 CUresult capture_free(struct stream *s, CUdeviceptr p)
 {
     struct work w;
-    CUresult r = invalidated_error(s);
-    return r != CUDA_SUCCESS ? r : add_filled_node(s, &w, work_free(&w, p, s->capture->graph));
+    TRY(invalidated_error(s));
+    return add_filled_node(s, &w, work_free(&w, p, s->capture->graph));
 }
 
 /* ---- events ---- */
@@ -312,9 +308,7 @@ CUresult capture_free(struct stream *s, CUdeviceptr p)
 CUresult capture_record(struct stream *s, struct event *e, bool external)
 {
     struct work w;
-    CUresult r = invalidated_error(s);
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(invalidated_error(s));
     if (external)
         return add_filled_node(s, &w, work_event(&w, CU_GRAPH_NODE_TYPE_EVENT_RECORD, (CUevent)e));
     struct captured_event *c = calloc(1, sizeof *c);
@@ -359,9 +353,7 @@ static CUresult wait_captured_event(struct stream *s, const struct captured_even
 CUresult capture_wait(struct stream *s, struct event *e, bool external)
 {
     struct work w;
-    CUresult r = s->capture ? invalidated_error(s) : CUDA_SUCCESS;
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(s->capture ? invalidated_error(s) : CUDA_SUCCESS);
     if (external)
         return add_filled_node(s, &w, work_event(&w, CU_GRAPH_NODE_TYPE_WAIT_EVENT, (CUevent)e));
     if (e->captured)
@@ -419,8 +411,8 @@ static CUresult check_begin(const struct stream *s, CUstreamCaptureMode mode)
 
 CUresult sim_cuStreamBeginCapture_v2(struct stream *s, CUstream hStream, CUstreamCaptureMode mode)
 {
-    CUresult r = check_begin(s, mode);
-    return r != CUDA_SUCCESS ? r : begin_capture(s, NULL, mode);
+    TRY(check_begin(s, mode));
+    return begin_capture(s, NULL, mode);
 }
 
 CUresult sim_cuStreamBeginCaptureToGraph(struct stream *s, CUstream hStream, CUgraph hGraph,
@@ -430,14 +422,12 @@ CUresult sim_cuStreamBeginCaptureToGraph(struct stream *s, CUstream hStream, CUg
     struct graph *g = (struct graph *)hGraph;
     if (!handle_is(g, H_GRAPH) || g->capture || !edges_valid(g, dependencies, numDependencies))
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = check_begin(s, mode);
-    if (r == CUDA_SUCCESS)
-        r = begin_capture(s, g, mode);
-    if (r == CUDA_SUCCESS && !deps_add_all(s, dependencies, dependencyData, numDependencies)) {
-        capture_destroy(s->capture);
-        r = CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    return r;
+    TRY(check_begin(s, mode));
+    TRY(begin_capture(s, g, mode));
+    if (deps_add_all(s, dependencies, dependencyData, numDependencies))
+        return CUDA_SUCCESS;
+    capture_destroy(s->capture);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /* Marks all nodes that a stream's next node would follow. */

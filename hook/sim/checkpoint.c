@@ -284,9 +284,7 @@ static bool may_trace(void)
 /* Finds the process of a call's argument. */
 static CUresult begin(struct process *p, int pid)
 {
-    CUresult r = sim_ready();
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(sim_ready());
     if (pid <= 0)
         return CUDA_ERROR_INVALID_VALUE;
     if (!may_trace())
@@ -321,9 +319,7 @@ CUresult cuCheckpointProcessGetState(int pid, CUprocessState *state)
     struct process p;
     if (!state)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = begin(&p, pid);
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(begin(&p, pid));
     *state = told[state_of(&p)];
     return end(&p, CUDA_SUCCESS);
 }
@@ -334,10 +330,8 @@ CUresult cuCheckpointProcessLock(int pid, CUcheckpointLockArgs *args)
     if (args && (args->reserved0 || !zeros(args->reserved1, sizeof args->reserved1)))
         return CUDA_ERROR_INVALID_VALUE;
     uint64_t until = args && args->timeoutMs ? now_ns() + args->timeoutMs * 1000000ull : 0;
-    CUresult r = begin(&p, pid);
-    if (r != CUDA_SUCCESS)
-        return r;
-    r = change_state(&p, IN(SIM_RUNNING), SIM_LOCKED);
+    TRY(begin(&p, pid));
+    CUresult r = change_state(&p, IN(SIM_RUNNING), SIM_LOCKED);
     if (r != CUDA_SUCCESS)
         return end(&p, r);
     settle();
@@ -350,11 +344,9 @@ CUresult cuCheckpointProcessLock(int pid, CUcheckpointLockArgs *args)
 /* Moves the memory of a locked process to the host. */
 static CUresult park_all(struct process *p)
 {
-    CUresult r = wait_quiet(p, true, 0);
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(wait_quiet(p, true, 0));
     wait_for_move(occupied(p));
-    r = change_state(p, IN(SIM_LOCKED) | IN(SIM_LEAVING), SIM_LEAVING);
+    CUresult r = change_state(p, IN(SIM_LOCKED) | IN(SIM_LEAVING), SIM_LEAVING);
     for (unsigned i = 0; i < p->n && r == CUDA_SUCCESS; i++)
         r = park(p, &p->at[i]);
     return r == CUDA_SUCCESS ? change_state(p, IN(SIM_LEAVING), SIM_AWAY) : r;
@@ -365,18 +357,16 @@ CUresult cuCheckpointProcessCheckpoint(int pid, CUcheckpointCheckpointArgs *args
     struct process p;
     if (args && !zeros(args, sizeof *args))
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = begin(&p, pid);
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(begin(&p, pid));
     if (!(IN(state_of(&p)) & (IN(SIM_LOCKED) | IN(SIM_LEAVING))))
         return end(&p, CUDA_ERROR_ILLEGAL_STATE);
     /* The call that locked it may have ended before the process was quiet: a call of the process may still
      * be running, and join another device. */
     settle();
-    r = wait_quiet(&p, false, 0);
+    CUresult r = wait_quiet(&p, false, 0);
     unmap_all(&p);
-    if (r != CUDA_SUCCESS || (r = find_process(&p)) != CUDA_SUCCESS)
-        return r;
+    TRY(r);
+    TRY(find_process(&p));
     return end(&p, has_fixed(&p) ? CUDA_ERROR_NOT_SUPPORTED : park_all(&p));
 }
 
@@ -393,8 +383,7 @@ static CUresult unpark_all(struct process *p)
             park(p, &p->at[i]);
         change_state(p, IN(SIM_LEAVING) | IN(SIM_AWAY), SIM_BROKEN);
     }
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(r);
     wait_for_move(bytes);
     return change_state(p, IN(SIM_LEAVING) | IN(SIM_AWAY), SIM_LOCKED);
 }
@@ -406,9 +395,7 @@ CUresult cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs *args)
         return CUDA_ERROR_INVALID_VALUE;
     if (args && (args->gpuPairs || args->gpuPairsCount))
         return CUDA_ERROR_NOT_SUPPORTED; /* to other devices */
-    CUresult r = begin(&p, pid);
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(begin(&p, pid));
     switch (state_of(&p)) {
     case SIM_LEAVING:
     case SIM_AWAY:
@@ -425,6 +412,6 @@ CUresult cuCheckpointProcessUnlock(int pid, CUcheckpointUnlockArgs *args)
     struct process p;
     if (args && !zeros(args, sizeof *args))
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = begin(&p, pid);
-    return r == CUDA_SUCCESS ? end(&p, release(&p)) : r;
+    TRY(begin(&p, pid));
+    return end(&p, release(&p));
 }

@@ -45,9 +45,7 @@ static void remove_context(struct device *d)
 /* Prepares a new context, or the primary one when it is retained again. */
 static CUresult set_up(struct ctx *c)
 {
-    CUresult r = fault ? fault : shared_join(c->dev);
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(fault ? fault : shared_join(c->dev));
     if (!add_context(c->dev))
         return CUDA_ERROR_OUT_OF_MEMORY;
     set_defaults(c);
@@ -297,20 +295,15 @@ static CUresult find_context(CUcontext ctx, struct ctx **c)
 CUresult sim_cuCtxGetDevice_v2(CUdevice *device, CUcontext ctx)
 {
     struct ctx *c;
-    CUresult r = find_context(ctx, &c);
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(find_context(ctx, &c));
     return STORE(device, c->ordinal);
 }
 
 CUresult sim_cuCtxSynchronize_v2(CUcontext ctx)
 {
     struct ctx *c;
-    CUresult r = find_context(ctx, &c);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if ((r = capture_on_ctx_sync(c)) != CUDA_SUCCESS)
-        return r;
+    TRY(find_context(ctx, &c));
+    TRY(capture_on_ctx_sync(c));
     wait_context(c, false);
     pool_synced(c->dev);
     return c->error;

@@ -97,15 +97,15 @@ static CUresult array_address(CUarray h, size_t offset, size_t n, CUdeviceptr *p
 static CUresult to_array(struct stream *s, CUarray dst, size_t offset, CUdeviceptr src, size_t n, int how)
 {
     CUdeviceptr p;
-    CUresult r = array_address(dst, offset, n, &p);
-    return r != CUDA_SUCCESS ? r : linear(s, p, src, n, how | DST_DEVICE);
+    TRY(array_address(dst, offset, n, &p));
+    return linear(s, p, src, n, how | DST_DEVICE);
 }
 
 static CUresult from_array(struct stream *s, CUdeviceptr dst, CUarray src, size_t offset, size_t n, int how)
 {
     CUdeviceptr p;
-    CUresult r = array_address(src, offset, n, &p);
-    return r != CUDA_SUCCESS ? r : linear(s, dst, p, n, how | SRC_DEVICE);
+    TRY(array_address(src, offset, n, &p));
+    return linear(s, dst, p, n, how | SRC_DEVICE);
 }
 
 /* Defines a call that copies bytes to or from an array. */
@@ -129,8 +129,8 @@ CUresult sim_cuMemcpyAtoA_v2(struct stream *s, CUarray dstArray, size_t dstOffse
                              size_t ByteCount)
 {
     CUdeviceptr src;
-    CUresult r = array_address(srcArray, srcOffset, ByteCount, &src);
-    return r != CUDA_SUCCESS ? r : to_array(s, dstArray, dstOffset, src, ByteCount, SYNC | SRC_DEVICE);
+    TRY(array_address(srcArray, srcOffset, ByteCount, &src));
+    return to_array(s, dstArray, dstOffset, src, ByteCount, SYNC | SRC_DEVICE);
 }
 
 /* ---- rectangles and boxes ---- */
@@ -212,8 +212,8 @@ static CUresult copy_box(struct stream *s, CUDA_MEMCPY3D p, bool sync)
         return CUDA_SUCCESS;
     if (s->capture)
         return sync ? capture_refuse(s) : capture_copy(s, &p);
-    CUresult r = copy3d_locate(&p, &c, &from, &to);
-    return r == CUDA_SUCCESS ? transfer_submit(s, &c, from, to, sync) : r;
+    TRY(copy3d_locate(&p, &c, &from, &to));
+    return transfer_submit(s, &c, from, to, sync);
 }
 
 #define FLAT_SIDE(p, a)                                                                                             \
@@ -287,8 +287,8 @@ CUresult cuMemcpyBatchAsync(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes,
 CUresult sim_cuMemcpyWithAttributesAsync(struct stream *s, CUdeviceptr dst, CUdeviceptr src, size_t size,
                                          CUmemcpyAttributes *attr, CUstream hStream)
 {
-    CUresult r = check_batch(&dst, &src, &size, 1, attr, &(size_t){0}, 1);
-    return r == CUDA_SUCCESS ? sim_cuMemcpyAsync(s, dst, src, size, hStream) : r;
+    TRY(check_batch(&dst, &src, &size, 1, attr, &(size_t){0}, 1));
+    return sim_cuMemcpyAsync(s, dst, src, size, hStream);
 }
 
 /* ---- boxes ---- */
@@ -343,8 +343,8 @@ CUresult sim_cuMemcpy3DWithAttributesAsync(struct stream *s, CUDA_MEMCPY3D_BATCH
                                            CUstream hStream)
 {
     CUDA_MEMCPY3D p;
-    CUresult r = !op || flags ? CUDA_ERROR_INVALID_VALUE : box_of(op, &p);
-    return r == CUDA_SUCCESS ? sim_cuMemcpy3DAsync_v2(s, &p, hStream) : r;
+    TRY(!op || flags ? CUDA_ERROR_INVALID_VALUE : box_of(op, &p));
+    return sim_cuMemcpy3DAsync_v2(s, &p, hStream);
 }
 
 CUresult cuMemcpy3DBatchAsync(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, size_t *failIdx, unsigned long long flags,

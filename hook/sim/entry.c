@@ -32,22 +32,18 @@ static CUresult begin_stream(CUstream h, bool use, struct stream **s)
 
 static CUresult begin_device(CUdevice dev, struct device **d)
 {
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(sim_begin(NULL));
     *d = device_of(dev);
-    return *d ? r : sim_end(CUDA_ERROR_INVALID_DEVICE);
+    return *d ? CUDA_SUCCESS : sim_end(CUDA_ERROR_INVALID_DEVICE);
 }
 
 /* Begins a call on the object of a handle. */
 static CUresult begin_handle(uintptr_t h, enum handle_kind kind, bool in_context, CUresult error, void **object)
 {
     struct ctx *c;
-    CUresult r = sim_begin(in_context ? &c : NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(sim_begin(in_context ? &c : NULL));
     *object = handle_of((void *)h, kind);
-    return *object ? r : sim_end(error);
+    return *object ? CUDA_SUCCESS : sim_end(error);
 }
 
 #define ENTRY_OWN(name, ...)

@@ -93,9 +93,7 @@ static CUresult check_query(const struct event *e)
 
 CUresult sim_cuEventQuery(struct event *e, CUevent hEvent)
 {
-    CUresult r = check_query(e);
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(check_query(e));
     engine_advance(e->ctx->dev, now_ns());
     if (e->ctx->error)
         return e->ctx->error;
@@ -105,9 +103,7 @@ CUresult sim_cuEventQuery(struct event *e, CUevent hEvent)
 CUresult sim_cuEventSynchronize(struct event *e, CUevent hEvent)
 {
     struct ctx *c = e->ctx;
-    CUresult r = check_query(e);
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(check_query(e));
     struct record *last = event_pending(e);
     if (last)
         wait_record(last);

@@ -102,12 +102,8 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *minGridSize, int *blockS
                                                    size_t dynamicSMemSize, int blockSizeLimit, unsigned int flags)
 {
     struct ctx *c;
-    CUresult r = sim_begin(&c);
-    if (r != CUDA_SUCCESS)
-        return r;
-    r = sim_end(handle_is(func, H_FUNC) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE);
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(sim_begin(&c));
+    TRY(sim_end(handle_is(func, H_FUNC) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE));
     if (!minGridSize || !blockSize || blockSizeLimit < 0 || (flags & ~1u))
         return CUDA_ERROR_INVALID_VALUE;
     int limit = blockSizeLimit && blockSizeLimit < MAX_THREADS ? blockSizeLimit : MAX_THREADS;

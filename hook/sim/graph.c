@@ -457,8 +457,7 @@ static struct node *node_of(CUgraphNode h, CUgraphNodeType type)
 /* Replaces a node's work by other work of its kind. It owns w if r is success. */
 static CUresult replace_work(struct node *n, struct work *w, CUresult r)
 {
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(r);
     work_clear(&n->work);
     n->work = *w;
     return CUDA_SUCCESS;
@@ -499,10 +498,8 @@ CUresult sim_cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, const C
                                CUgraphNodeParams *nodeParams)
 {
     struct work w;
-    CUresult r = nodeParams ? work_any(&w, nodeParams, (const struct graph *)hGraph) : CUDA_ERROR_INVALID_VALUE;
-    if (r == CUDA_SUCCESS)
-        r = node_add(phGraphNode, hGraph, dependencies, dependencyData, numDependencies, &w);
-    return r;
+    TRY(nodeParams ? work_any(&w, nodeParams, (const struct graph *)hGraph) : CUDA_ERROR_INVALID_VALUE);
+    return node_add(phGraphNode, hGraph, dependencies, dependencyData, numDependencies, &w);
 }
 
 /* From CUDA 13.4 on, a kernel node's context must be its function's. */
@@ -518,10 +515,8 @@ CUresult sim_cuGraphAddNode_v3(CUgraphNode *phGraphNode, CUgraph hGraph, const C
                                const CUgraphEdgeData *dependencyData, size_t numDependencies,
                                CUgraphNodeParams *nodeParams)
 {
-    CUresult r = context_fits(nodeParams);
-    return r == CUDA_SUCCESS
-               ? sim_cuGraphAddNode_v2(phGraphNode, hGraph, dependencies, dependencyData, numDependencies, nodeParams)
-               : r;
+    TRY(context_fits(nodeParams));
+    return sim_cuGraphAddNode_v2(phGraphNode, hGraph, dependencies, dependencyData, numDependencies, nodeParams);
 }
 
 /* ---- parameters ---- */
@@ -575,8 +570,6 @@ CUresult sim_cuGraphNodeSetParams(struct node *n, CUgraphNode hNode, CUgraphNode
 CUresult sim_cuGraphNodeSetParams_v2(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
 {
     struct node *n = handle_of(hNode, H_NODE);
-    CUresult r = context_fits(nodeParams);
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(context_fits(nodeParams));
     return n ? sim_cuGraphNodeSetParams(n, hNode, nodeParams) : CUDA_ERROR_INVALID_VALUE;
 }

@@ -111,10 +111,8 @@ CUresult node_add(CUgraphNode *out, CUgraph graph, const CUgraphNode *deps, cons
                                   size_t numDependencies, ##__VA_ARGS__)                                     \
     {                                                                                                        \
         struct work w;                                                                                       \
-        CUresult r = make;                                                                                   \
-        if (r == CUDA_SUCCESS)                                                                               \
-            r = node_add(phGraphNode, hGraph, dependencies, NULL, numDependencies, &w);                      \
-        return r;                                                                                            \
+        TRY(make);                                                                                           \
+        return node_add(phGraphNode, hGraph, dependencies, NULL, numDependencies, &w);                       \
     }
 
 /* These convert a call's parameters to work, and return the error if the parameters are invalid. */

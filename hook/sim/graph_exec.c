@@ -508,8 +508,8 @@ CUresult sim_cuGraphUpload(struct stream *s, CUgraphExec hGraphExec, CUstream hS
     struct exec *e = handle_of(hGraphExec, H_EXEC);
     if (!e)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = s->capture ? capture_refuse(s) : can_launch(e, s);
-    return r == CUDA_SUCCESS ? mem_upload(e->plan) : r;
+    TRY(s->capture ? capture_refuse(s) : can_launch(e, s));
+    return mem_upload(e->plan);
 }
 
 /* ---- changes of an executable graph ---- */
@@ -560,8 +560,7 @@ static void move_attrs(struct work *to, struct work *from)
 /* Replaces the work of a step. It owns w if r is success. */
 static CUresult replace_step(struct exec *e, size_t i, struct work *w, CUresult r)
 {
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(r);
     struct plan *p = own_plan(e);
     if (!p) {
         work_clear(w);

@@ -35,9 +35,7 @@ static CUresult reserve(struct device *d, uint64_t bytes)
     uint64_t want = pages(bytes);
     if (want <= g->reserved)
         return CUDA_SUCCESS;
-    CUresult r = memory_reserve(d, want - g->reserved);
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(memory_reserve(d, want - g->reserved));
     g->reserved = want;
     if (want > g->reserved_high)
         g->reserved_high = want;
@@ -179,18 +177,15 @@ void mem_reset(struct device *d)
 /* Finds a device and brings it up to date, for a query of its memory for graphs. */
 static CUresult update_device(CUdevice dev, struct device **d)
 {
-    CUresult r = device_joined(dev, d);
-    if (r == CUDA_SUCCESS)
-        engine_advance(*d, now_ns());
-    return r;
+    TRY(device_joined(dev, d));
+    engine_advance(*d, now_ns());
+    return CUDA_SUCCESS;
 }
 
 CUresult sim_cuDeviceGraphMemTrim(CUdevice device)
 {
     struct device *d;
-    CUresult r = update_device(device, &d);
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(update_device(device, &d));
     trim(d);
     return CUDA_SUCCESS;
 }
@@ -198,9 +193,7 @@ CUresult sim_cuDeviceGraphMemTrim(CUdevice device)
 CUresult sim_cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void *value)
 {
     struct device *d;
-    CUresult r = update_device(device, &d);
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(update_device(device, &d));
     const struct graph_memory *g = &d->graph_memory;
     const uint64_t numbers[] = {g->used, g->used_high, g->reserved, g->reserved_high};
     if (!value || (unsigned)attr > CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH)
@@ -213,9 +206,7 @@ CUresult sim_cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute 
 CUresult sim_cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void *value)
 {
     struct device *d;
-    CUresult r = update_device(device, &d);
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(update_device(device, &d));
     struct graph_memory *g = &d->graph_memory;
     if (!value || *(const cuuint64_t *)value)
         return CUDA_ERROR_INVALID_VALUE;
@@ -224,8 +215,8 @@ CUresult sim_cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute 
     else if (attr == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH)
         g->reserved_high = g->reserved;
     else
-        r = CUDA_ERROR_INVALID_VALUE;
-    return r;
+        return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;
 }
 
 /* ---- nodes that allocate and free ---- */

@@ -311,9 +311,7 @@ bool work_prioritise(struct work *w, int priority)
 /* Converts a launch to a kernel node's work; work_kernel does so with node parameters. */
 CUresult work_launch(struct work *w, const struct launch *l)
 {
-    CUresult r = l->cooperative && l->extra ? CUDA_ERROR_INVALID_VALUE : launch_check(l);
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(l->cooperative && l->extra ? CUDA_ERROR_INVALID_VALUE : launch_check(l));
     *w = (struct work){.type = CU_GRAPH_NODE_TYPE_KERNEL, .ctx = l->f->module->ctx};
     w->u.kernel.f = l->f;
     w->u.kernel.module = l->f->module;
@@ -322,12 +320,11 @@ CUresult work_launch(struct work *w, const struct launch *l)
     memcpy(w->u.kernel.block, l->block, sizeof l->block);
     w->u.kernel.shared = l->shared;
     w->u.kernel.ns = launch_ns(l);
-    r = take_args(l, &w->u.kernel.args);
-    if (r == CUDA_SUCCESS && !take_attrs(w, l)) {
-        work_clear(w);
-        r = CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    return r;
+    TRY(take_args(l, &w->u.kernel.args));
+    if (take_attrs(w, l))
+        return CUDA_SUCCESS;
+    work_clear(w);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult work_kernel(struct work *w, const CUDA_KERNEL_NODE_PARAMS_v2 *p)
@@ -390,10 +387,9 @@ CUresult sim_cuGraphKernelNodeGetParams(CUgraphNode hNode, CUDA_KERNEL_NODE_PARA
     CUDA_KERNEL_NODE_PARAMS_v2 p;
     if (!nodeParams)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = sim_cuGraphKernelNodeGetParams_v2(hNode, &p);
-    if (r == CUDA_SUCCESS)
-        memcpy(nodeParams, &p, sizeof *nodeParams);
-    return r;
+    TRY(sim_cuGraphKernelNodeGetParams_v2(hNode, &p));
+    memcpy(nodeParams, &p, sizeof *nodeParams);
+    return CUDA_SUCCESS;
 }
 
 /* Changes the node's kernel and keeps its attributes. */
@@ -402,14 +398,12 @@ CUresult sim_cuGraphKernelNodeSetParams_v2(CUgraphNode hNode, const CUDA_KERNEL_
     struct work fresh, *w = kernel_of(hNode);
     if (!w)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = work_kernel(&fresh, nodeParams);
-    if (r == CUDA_SUCCESS) {
-        fresh.u.kernel.attrs = w->u.kernel.attrs;
-        w->u.kernel.attrs = NULL;
-        work_clear(w);
-        *w = fresh;
-    }
-    return r;
+    TRY(work_kernel(&fresh, nodeParams));
+    fresh.u.kernel.attrs = w->u.kernel.attrs;
+    w->u.kernel.attrs = NULL;
+    work_clear(w);
+    *w = fresh;
+    return CUDA_SUCCESS;
 }
 
 /* ---- attributes ---- */

@@ -39,9 +39,7 @@ CUresult sim_cuMemFreeHost(void *p)
 {
     CUdeviceptr at = (CUdeviceptr)(uintptr_t)p;
     struct range *g = range_find(at);
-    CUresult r = ctx_release();
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(ctx_release());
     if (!g || g->base != at || g->kind != R_HOST)
         return CUDA_ERROR_INVALID_VALUE;
     struct ctx *c = g->ctx;

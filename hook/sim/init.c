@@ -163,11 +163,9 @@ static inline CUresult pass_gate(void)
 /* Begins a call: takes the lock and, if c is not NULL, finds the context. */
 CUresult sim_begin(struct ctx **c)
 {
-    CUresult r = sim_ready();
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(sim_ready());
     pthread_mutex_lock(&g_lock);
-    r = pass_gate();
+    CUresult r = pass_gate();
     if (r != CUDA_SUCCESS) {
         pthread_mutex_unlock(&g_lock);
         return r;

@@ -106,9 +106,7 @@ CUresult sim_cuIpcOpenMemHandle_v2(struct ctx *c, CUdeviceptr *pdptr, CUipcMemHa
     }
     struct range g = {.size = h.size, .kind = R_IPC, .dev = c->dev, .ctx = c, .refs = 1, .serial = h.serial,
                       .offset = h.offset, .span = page_up(h.size)};
-    CUresult r = ipc_map(&g, h.device, h.slot);
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(ipc_map(&g, h.device, h.slot));
     if (!range_add(&g)) {
         ipc_unmap(&g);
         return CUDA_ERROR_OUT_OF_MEMORY;

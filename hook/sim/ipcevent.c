@@ -256,9 +256,8 @@ CUresult sim_cuIpcGetEventHandle(struct event *e, CUipcEventHandle *pHandle, CUe
 {
     if (!pHandle || !(e->flags & CU_EVENT_INTERPROCESS))
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = CUDA_SUCCESS;
-    if (!e->shared && (r = create_entry(e)) != CUDA_SUCCESS)
-        return r;
+    if (!e->shared)
+        TRY(create_entry(e));
     struct device *d = e->ctx->dev;
     struct handle h = {MAGIC, d->index, (uint32_t)d->slot, e->shared - 1, d->arena_serial,
                        d->sh->events[e->shared - 1].id};

@@ -98,9 +98,7 @@ static CUresult launch(struct stream *s, struct launch *l, CUfunction fn)
         return r;
     if (l->f->module->ctx != s->ctx)
         return CUDA_ERROR_INVALID_HANDLE;
-    r = launch_check(l);
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(launch_check(l));
     if (s->capture)
         return capture_kernel(s, l);
     struct item *it = item_new(I_KERNEL);

@@ -198,8 +198,8 @@ CUresult sim_cuLibraryGetModule(struct ctx *c, CUmodule *pMod, CUlibrary library
 CUresult sim_cuLibraryGetGlobal(struct ctx *c, CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)
 {
     CUmodule m = NULL;
-    CUresult r = sim_cuLibraryGetModule(c, &m, library);
-    return r == CUDA_SUCCESS ? sim_cuModuleGetGlobal_v2((struct module *)m, dptr, bytes, m, name) : r;
+    TRY(sim_cuLibraryGetModule(c, &m, library));
+    return sim_cuModuleGetGlobal_v2((struct module *)m, dptr, bytes, m, name);
 }
 
 /* A text has no managed variables. */
@@ -276,26 +276,17 @@ CUresult sim_cuKernelGetAttribute(struct kernel *k, int *pi, CUfunction_attribut
     return d ? func_get_attribute(&k->set[d->index], pi, attrib) : CUDA_ERROR_INVALID_DEVICE;
 }
 
-CUresult sim_cuKernelSetAttribute(struct kernel *k, CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev)
-{
-    struct device *d = device_of(dev);
-    if (!d)
-        return CUDA_ERROR_INVALID_DEVICE;
-    struct func_settings set = k->set[d->index];
-    CUresult r = func_set_attribute(&set, attrib, val);
-    if (r == CUDA_SUCCESS)
-        change(k, d, &set);
-    return r;
-}
-
-CUresult sim_cuKernelSetCacheConfig(struct kernel *k, CUkernel kernel, CUfunc_cache config, CUdevice dev)
-{
-    struct device *d = device_of(dev);
-    if (!d)
-        return CUDA_ERROR_INVALID_DEVICE;
-    struct func_settings set = k->set[d->index];
-    CUresult r = func_set_cache(&set, config);
-    if (r == CUDA_SUCCESS)
-        change(k, d, &set);
-    return r;
-}
+/* Defines a call that changes the settings of a kernel on a device; `action` changes `set`. */
+#define SET(name, action, ...)                                                  \
+    CUresult sim_cuKernelSet##name(struct kernel *k, __VA_ARGS__, CUdevice dev) \
+    {                                                                           \
+        struct device *d = device_of(dev);                                      \
+        if (!d)                                                                 \
+            return CUDA_ERROR_INVALID_DEVICE;                                   \
+        struct func_settings set = k->set[d->index];                            \
+        TRY(action);                                                            \
+        change(k, d, &set);                                                     \
+        return CUDA_SUCCESS;                                                    \
+    }
+SET(Attribute, func_set_attribute(&set, attrib, val), CUfunction_attribute attrib, int val, CUkernel kernel)
+SET(CacheConfig, func_set_cache(&set, config), CUkernel kernel, CUfunc_cache config)

@@ -261,9 +261,8 @@ CUresult sim_cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advic
     int where = NOWHERE;
     if (!g || advice < CU_MEM_ADVISE_SET_READ_MOSTLY || advice > CU_MEM_ADVISE_UNSET_ACCESSED_BY)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = CUDA_SUCCESS;
-    if (needs_location(advice) && (r = device_of_location(&location, &where)) != CUDA_SUCCESS)
-        return r;
+    if (needs_location(advice))
+        TRY(device_of_location(&location, &where));
     struct stretch *st = split(g, devPtr, count);
     if (!st)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -394,11 +393,9 @@ static CUresult prefetch(struct stream *s, CUdeviceptr p, size_t n, const CUmemL
     struct task t = {.run = end_prefetch, .takes = move_time, .addr = p, .bytes = n};
     if (!g)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = device_of_location(l, &t.where);
-    if (r == CUDA_SUCCESS && t.where >= 0)
-        r = shared_join(device_of(t.where));
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(device_of_location(l, &t.where));
+    if (t.where >= 0)
+        TRY(shared_join(device_of(t.where)));
     for (struct stretch *st = split(g, p, n); st && st->base < p + n; st = st->next)
         st->prefetched = t.where;
     return transfer_task(s, &t);

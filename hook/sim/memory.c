@@ -111,10 +111,9 @@ CUresult memory_alloc(struct ctx *c, CUdeviceptr *out, size_t size)
         return CUDA_ERROR_INVALID_VALUE;
     if (size > g_config.mem)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = memory_place(c->dev, page_up(size), &r, &own);
-    if (result == CUDA_SUCCESS)
-        *out = own->base;
-    return result;
+    TRY(memory_place(c->dev, page_up(size), &r, &own));
+    *out = own->base;
+    return CUDA_SUCCESS;
 }
 
 void memory_release(struct range *r)
@@ -163,10 +162,9 @@ CUresult sim_cuMemAllocPitch_v2(struct ctx *c, CUdeviceptr *dptr, size_t *pPitch
     size_t pitch = (WidthInBytes + 511) & ~(size_t)511;
     if (Height > SIZE_MAX / pitch)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult r = memory_alloc(c, dptr, pitch * Height);
-    if (r == CUDA_SUCCESS)
-        *pPitch = pitch;
-    return r;
+    TRY(memory_alloc(c, dptr, pitch * Height));
+    *pPitch = pitch;
+    return CUDA_SUCCESS;
 }
 
 /* Reports whether cuMemFree may free the range: p must be the first address of an allocation. */

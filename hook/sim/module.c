@@ -69,11 +69,8 @@ static void store_addresses(const struct module *m, struct global *g)
 /* Allocates a module's variables and stores their initial values. */
 static CUresult place_globals(struct module *m)
 {
-    for (struct global *g = m->globals; g; g = g->next) {
-        CUresult r = memory_alloc(m->ctx, &g->ptr, g->size);
-        if (r != CUDA_SUCCESS)
-            return r;
-    }
+    for (struct global *g = m->globals; g; g = g->next)
+        TRY(memory_alloc(m->ctx, &g->ptr, g->size));
     for (struct global *g = m->globals; g; g = g->next) {
         store_addresses(m, g);
         void *at = range_translate(m->ctx->dev, g->ptr, g->size, true);
@@ -119,11 +116,9 @@ CUresult module_parse(struct module **out, const char *text, char *msg, size_t l
 CUresult module_load(struct ctx *c, CUmodule *out, const char *text, char *msg, size_t len)
 {
     struct module *m;
-    CUresult r = module_parse(&m, text, msg, len);
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(module_parse(&m, text, msg, len));
     m->ctx = c;
-    r = place_globals(m);
+    CUresult r = place_globals(m);
     bool known = handle_add(m, H_MODULE);
     for (struct func *f = m->funcs; f; f = f->next)
         known &= handle_add(f, H_FUNC);
@@ -227,9 +222,7 @@ CUresult cuModuleLoad(CUmodule *module, const char *fname)
 CUresult sim_cuModuleUnload(CUmodule hmod)
 {
     struct module *m = handle_of(hmod, H_MODULE);
-    CUresult r = ctx_release(); /* the context's error, or an error if a capture forbids unloading */
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(ctx_release()); /* the context's error, or an error if a capture forbids unloading */
     if (!m)
         return CUDA_ERROR_INVALID_HANDLE;
     if (m->library)

@@ -80,13 +80,10 @@ CUresult sim_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps
     struct device *d;
     if (!pool || !poolProps)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = memory_check(poolProps->allocType, &poolProps->location);
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(memory_check(poolProps->allocType, &poolProps->location));
     if (poolProps->handleTypes & ~(unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         return CUDA_ERROR_NOT_SUPPORTED;
-    if ((r = device_joined(poolProps->location.id, &d)) != CUDA_SUCCESS)
-        return r;
+    TRY(device_joined(poolProps->location.id, &d));
     struct pool *p = pool_new(d);
     if (!p)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -113,9 +110,7 @@ CUresult sim_cuMemPoolTrimTo(struct pool *p, CUmemoryPool pool, size_t minBytesT
 
 CUresult sim_cuMemPoolSetAttribute(struct pool *p, CUmemoryPool pool, CUmemPool_attribute attr, void *value)
 {
-    CUresult r = g_captures ? capture_on_unsafe_call() : CUDA_SUCCESS;
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(g_captures ? capture_on_unsafe_call() : CUDA_SUCCESS);
     if (!value || p->imported)
         return CUDA_ERROR_INVALID_VALUE;
     switch ((int)attr) {
@@ -143,9 +138,7 @@ CUresult sim_cuMemPoolSetAttribute(struct pool *p, CUmemoryPool pool, CUmemPool_
 
 CUresult sim_cuMemPoolGetAttribute(struct pool *p, CUmemoryPool pool, CUmemPool_attribute attr, void *value)
 {
-    CUresult r = g_captures ? capture_on_unsafe_call() : CUDA_SUCCESS;
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(g_captures ? capture_on_unsafe_call() : CUDA_SUCCESS);
     if (!value)
         return CUDA_ERROR_INVALID_VALUE;
     const uint64_t numbers[] = {p->threshold, p->reserved, p->reserved_high, p->used, p->used_high};
@@ -155,8 +148,8 @@ CUresult sim_cuMemPoolGetAttribute(struct pool *p, CUmemoryPool pool, CUmemPool_
     else if (attr >= CU_MEMPOOL_ATTR_RELEASE_THRESHOLD && attr <= CU_MEMPOOL_ATTR_USED_MEM_HIGH)
         *(cuuint64_t *)value = numbers[attr - CU_MEMPOOL_ATTR_RELEASE_THRESHOLD];
     else
-        r = CUDA_ERROR_INVALID_VALUE;
-    return r;
+        return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;
 }
 
 /* The simulator has no peer access: only a pool's own device can access it, always for reading and writing. */
@@ -192,9 +185,7 @@ static CUresult device_pool(CUmemoryPool *pool, CUdevice dev, struct pool *(*whi
     struct device *d;
     if (!pool)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = device_joined(dev, &d);
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(device_joined(dev, &d));
     struct pool *p = which(d);
     if (p)
         *pool = (CUmemoryPool)p;
@@ -214,9 +205,7 @@ CUresult sim_cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev)
 CUresult sim_cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
 {
     struct device *d;
-    CUresult r = device_joined(dev, &d);
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(device_joined(dev, &d));
     struct pool *p = handle_of(pool, H_POOL);
     if (!p || p->dev != d || p->imported)
         return CUDA_ERROR_INVALID_VALUE;
@@ -235,20 +224,20 @@ static CUresult check_location(const CUmemLocation *l, CUmemAllocationType type)
 
 CUresult sim_cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location, CUmemAllocationType type)
 {
-    CUresult r = check_location(location, type);
-    return r != CUDA_SUCCESS ? r : sim_cuDeviceGetDefaultMemPool(pool_out, location->id);
+    TRY(check_location(location, type));
+    return sim_cuDeviceGetDefaultMemPool(pool_out, location->id);
 }
 
 CUresult sim_cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type)
 {
-    CUresult r = check_location(location, type);
-    return r != CUDA_SUCCESS ? r : sim_cuDeviceGetMemPool(pool, location->id);
+    TRY(check_location(location, type));
+    return sim_cuDeviceGetMemPool(pool, location->id);
 }
 
 CUresult sim_cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool)
 {
-    CUresult r = check_location(location, type);
-    return r != CUDA_SUCCESS ? r : sim_cuDeviceSetMemPool(location->id, pool);
+    TRY(check_location(location, type));
+    return sim_cuDeviceSetMemPool(location->id, pool);
 }
 
 /* ---- pools between processes ---- */
@@ -310,9 +299,7 @@ CUresult sim_cuMemPoolImportFromShareableHandle(CUmemoryPool *pool_out, void *ha
         ref.device >= SIM_MAX_DEVICES || g_device[ref.device].ordinal < 0)
         return CUDA_ERROR_INVALID_VALUE;
     struct device *d = &g_device[ref.device];
-    CUresult r = shared_join(d);
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(shared_join(d));
     struct pool *p = pool_new(d);
     if (!p)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -343,9 +330,7 @@ static CUresult map_pointer(struct ctx *c, struct pool *p, const struct pointer 
     struct range g = {.kind = R_IPC, .dev = p->dev, .ctx = c, .refs = 1, .flags = 1, .serial = in->pool.serial};
     g.offset = in->offset - skip;
     g.span = page_up(skip + in->size);
-    CUresult r = ipc_map(&g, p->dev->index, in->pool.slot);
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(ipc_map(&g, p->dev->index, in->pool.slot));
     g.base += skip;
     g.view += skip;
     g.size = g.span = in->size;

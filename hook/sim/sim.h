@@ -536,6 +536,13 @@ void copy_run(const struct copy *c);
 
 /* ---- the calls: functions that entry.c calls, by the column `sim` of the list ---- */
 
+/* Returns from the calling function with the call's result if that is an error. */
+#define TRY(call)                            \
+    do {                                     \
+        const CUresult tried_ = (call);      \
+        if (tried_ != CUDA_SUCCESS)          \
+            return tried_;                   \
+    } while (0)
 /* Stores a value in the program's variable; NULL is an error. */
 #define STORE(out, value) ((out) ? (*(out) = (value), CUDA_SUCCESS) : CUDA_ERROR_INVALID_VALUE)
 

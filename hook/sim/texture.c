@@ -56,9 +56,7 @@ static CUresult check_resource(const CUDA_RESOURCE_DESC *d)
 static CUresult create_object(unsigned long long *out, enum handle_kind kind, const CUDA_RESOURCE_DESC *of,
                               const CUDA_TEXTURE_DESC *how, const CUDA_RESOURCE_VIEW_DESC *view)
 {
-    CUresult r = check_resource(of);
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(check_resource(of));
     struct texture *t = handle_new(sizeof *t, kind);
     if (!t)
         return CUDA_ERROR_OUT_OF_MEMORY;

@@ -33,9 +33,7 @@ static void list_file(struct alloc *a)
 /* Checks the properties of new memory. */
 static CUresult check_prop(const CUmemAllocationProp *prop)
 {
-    CUresult r = prop ? memory_check(prop->type, &prop->location) : CUDA_ERROR_INVALID_VALUE;
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(prop ? memory_check(prop->type, &prop->location) : CUDA_ERROR_INVALID_VALUE);
     if (!device_of(prop->location.id))
         return CUDA_ERROR_INVALID_DEVICE;
     if (prop->requestedHandleTypes & ~(unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
@@ -46,12 +44,11 @@ static CUresult check_prop(const CUmemAllocationProp *prop)
 CUresult sim_cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
                                            CUmemAllocationGranularity_flags option)
 {
-    CUresult r = check_prop(prop);
     if (!granularity || (unsigned)option > CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)
-        r = CUDA_ERROR_INVALID_VALUE;
-    if (r == CUDA_SUCCESS)
-        *granularity = VMM_GRAIN;
-    return r;
+        return CUDA_ERROR_INVALID_VALUE;
+    TRY(check_prop(prop));
+    *granularity = VMM_GRAIN;
+    return CUDA_SUCCESS;
 }
 
 /* Returns the file with an allocation's bytes, and their offset in it. */
@@ -83,9 +80,7 @@ static bool poison_file(const struct alloc *a)
 /* Allocates memory that can be exported, in a file of its own. */
 static CUresult in_file(struct alloc *a)
 {
-    CUresult r = memory_reserve(a->dev, a->size);
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(memory_reserve(a->dev, a->size));
     a->fd = shared_new_file();
     struct trailer trailer = {TRAILER_MAGIC, a->dev->index, a->id = export_new_id(a->dev), a->size};
     if (a->fd >= 0 && ftruncate(a->fd, (off_t)(a->size + SIM_PAGE)) == 0 &&
@@ -146,17 +141,14 @@ CUresult sim_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, cons
 {
     if (!handle || !size || size % VMM_GRAIN || flags)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = check_prop(prop);
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(check_prop(prop));
     struct device *d = device_of(prop->location.id);
-    if ((r = shared_join(d)) != CUDA_SUCCESS)
-        return r;
+    TRY(shared_join(d));
     struct alloc *a = calloc(1, sizeof *a);
     if (!a)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *a = (struct alloc){.dev = d, .size = size, .handle_types = prop->requestedHandleTypes, .refs = 1, .fd = -1};
-    r = a->handle_types ? in_file(a) : in_arena(a);
+    CUresult r = a->handle_types ? in_file(a) : in_arena(a);
     if (r == CUDA_SUCCESS && !handle_add(a, H_ALLOC)) {
         a->refs = 0;
         unref(a);
@@ -282,9 +274,7 @@ CUresult sim_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle
     int fd = (int)(intptr_t)osHandle;
     if (!handle || shHandleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || fd < 0 || !read_trailer(fd, &trailer))
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = import_file(fd, &trailer, &a);
-    if (r != CUDA_SUCCESS)
-        return r;
+    TRY(import_file(fd, &trailer, &a));
     if (!a->refs++ && !handle_add(a, H_ALLOC)) {
         a->refs--;
         unref(a);
