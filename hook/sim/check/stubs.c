@@ -28,6 +28,7 @@ static const struct {
 #define ROW_STREAM NO_ROW
 #define ROW_QUERY NO_ROW
 #define ROW_DEVICE(dev) NO_ROW
+#define ROW_GET(word, out, value) NO_ROW
 #define ROW_HANDLE(kind, handle) NO_ROW
 #define APPLY(row, name, variant) row(name, variant)
 #define ROW_STUB(name, variant) STUB(name) TWIN_##variant(name)
