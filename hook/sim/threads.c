@@ -9,13 +9,12 @@
 #include <time.h>
 
 struct executor { /* a thread and its queue of items */
+    const char *name;
+    void (*perform)(struct item *it); /* called with g_lock, which it may release meanwhile */
     bool started;
     struct item *head, *tail;
     pthread_cond_t cond;
 };
-static struct executor copier = {.cond = PTHREAD_COND_INITIALIZER};
-static struct executor mover = {.cond = PTHREAD_COND_INITIALIZER};
-static struct executor caller = {.cond = PTHREAD_COND_INITIALIZER};
 
 /* Starts a detached thread that receives no signals. */
 bool threads_start(void *(*fn)(void *), void *arg)
@@ -126,32 +125,23 @@ static void compute(struct item *it)
         ctx_fault(r);
 }
 
-/* Copies, fills, and computes the results of kernels. */
-static void *copier_main(void *arg)
+/* Copies, fills, or computes the result of a kernel. */
+static void copy(struct item *it)
 {
-    (void)arg;
-    threads_name("gfaas-sim-copy");
-    pthread_mutex_lock(&g_lock);
-    for (;;) {
-        struct item *it = next_item(&copier);
-        struct device *d = it->stream->ctx->dev;
-        if (it->kind == I_KERNEL) {
-            compute(it);
-        } else if (it->kind == I_TASK) {
-            it->u.task.run(&it->u.task);
-            engine_finish(it, now_ns());
-        } else if (it->u.copy.fault) {
-            ctx_fault(CUDA_ERROR_ILLEGAL_ADDRESS);
-            engine_finish(it, now_ns());
-        } else {
-            pthread_mutex_unlock(&g_lock);
-            copy_run(&it->u.copy);
-            pthread_mutex_lock(&g_lock);
-            engine_finish(it, now_ns());
-        }
-        resume_device(d);
+    if (it->kind == I_KERNEL) {
+        compute(it);
+        return;
     }
-    return NULL;
+    if (it->kind == I_TASK) {
+        it->u.task.run(&it->u.task);
+    } else if (it->u.copy.fault) {
+        ctx_fault(CUDA_ERROR_ILLEGAL_ADDRESS);
+    } else {
+        pthread_mutex_unlock(&g_lock);
+        copy_run(&it->u.copy);
+        pthread_mutex_lock(&g_lock);
+    }
+    engine_finish(it, now_ns());
 }
 
 void threads_sleep(uint64_t t)
@@ -161,69 +151,62 @@ void threads_sleep(uint64_t t)
         continue;
 }
 
-/* Waits for tasks that only take time, one after another. */
-static void *mover_main(void *arg)
+/* Performs a task that only takes time. */
+static void move(struct item *it)
 {
-    (void)arg;
-    threads_name("gfaas-sim-move");
-    prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
-    pthread_mutex_lock(&g_lock);
-    for (;;) {
-        struct item *it = next_item(&mover);
-        struct device *d = it->stream->ctx->dev;
-        uint64_t until = now_ns() + it->u.task.takes(&it->u.task);
-        pthread_mutex_unlock(&g_lock);
-        threads_sleep(until);
-        pthread_mutex_lock(&g_lock);
-        it->u.task.run(&it->u.task);
-        engine_finish(it, now_ns());
-        resume_device(d);
-    }
-    return NULL;
-}
-
-/* Calls the destructor of a user object, which belongs to no stream. */
-static void call_destructor(struct item *it)
-{
+    uint64_t until = now_ns() + it->u.task.takes(&it->u.task);
     pthread_mutex_unlock(&g_lock);
-    it->u.host.fn(it->u.host.data);
+    threads_sleep(until);
     pthread_mutex_lock(&g_lock);
-    item_free(it);
+    it->u.task.run(&it->u.task);
+    engine_finish(it, now_ns());
 }
 
-/* Calls functions of the program, which may not call the driver. */
-static void *caller_main(void *arg)
+/* Calls a function of the program, which may not call the driver. The destructor of a user object has no stream. */
+static void call(struct item *it)
 {
-    (void)arg;
-    threads_name("gfaas-sim-call");
+    struct stream *s = it->kind == I_DESTROY ? NULL : it->stream;
+    CUresult status = s ? s->ctx->error : CUDA_SUCCESS;
+    CUstream handle = s && s->kind != S_LEGACY ? (CUstream)s : NULL;
     tls_in_callback = true;
+    pthread_mutex_unlock(&g_lock);
+    if (it->kind == I_CALLBACK)
+        it->u.host.callback(handle, status, it->u.host.data);
+    else
+        it->u.host.fn(it->u.host.data);
+    pthread_mutex_lock(&g_lock);
+    if (s)
+        engine_finish(it, now_ns());
+    else
+        item_free(it);
+}
+
+static struct executor copier = {"gfaas-sim-copy", copy, .cond = PTHREAD_COND_INITIALIZER};
+static struct executor mover = {"gfaas-sim-move", move, .cond = PTHREAD_COND_INITIALIZER};
+static struct executor caller = {"gfaas-sim-call", call, .cond = PTHREAD_COND_INITIALIZER};
+
+/* Performs the items of a queue, one after another. */
+static void *execute(void *arg)
+{
+    struct executor *x = arg;
+    threads_name(x->name);
+    if (x == &mover)
+        prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
     pthread_mutex_lock(&g_lock);
     for (;;) {
-        struct item *it = next_item(&caller);
-        if (it->kind == I_DESTROY) {
-            call_destructor(it);
-            continue;
-        }
-        struct stream *s = it->stream;
-        struct device *d = s->ctx->dev;
-        CUresult status = s->ctx->error;
-        CUstream handle = s->kind == S_LEGACY ? NULL : (CUstream)s;
-        pthread_mutex_unlock(&g_lock);
-        if (it->kind == I_CALLBACK)
-            it->u.host.callback(handle, status, it->u.host.data);
-        else
-            it->u.host.fn(it->u.host.data);
-        pthread_mutex_lock(&g_lock);
-        engine_finish(it, now_ns());
-        resume_device(d);
+        struct item *it = next_item(x);
+        struct device *d = it->kind == I_DESTROY ? NULL : it->stream->ctx->dev;
+        x->perform(it);
+        if (d)
+            resume_device(d);
     }
     return NULL;
 }
 
 /* Starts the thread unless it is running. */
-static bool ensure(struct executor *l, void *(*fn)(void *))
+static bool ensure(struct executor *x)
 {
-    return l->started || (l->started = threads_start(fn, NULL));
+    return x->started || (x->started = threads_start(execute, x));
 }
 
 static bool is_move(const struct item *it)
@@ -240,15 +223,15 @@ bool threads_start_for(const struct item *it)
 {
     if (it->kind == I_GRAPH) {
         const struct plan *p = it->u.graph->plan;
-        return (!p->copies || ensure(&copier, copier_main)) && (!p->calls || ensure(&caller, caller_main));
+        return (!p->copies || ensure(&copier)) && (!p->calls || ensure(&caller));
     }
     if (is_call(it))
-        return ensure(&caller, caller_main);
+        return ensure(&caller);
     if (is_move(it))
-        return ensure(&mover, mover_main);
+        return ensure(&mover);
     if (it->kind == I_COPY || it->kind == I_SET || it->kind == I_TASK ||
         (it->kind == I_KERNEL && it->u.kernel.op != OP_NONE))
-        return ensure(&copier, copier_main);
+        return ensure(&copier);
     return true;
 }
 
