@@ -46,35 +46,8 @@ static struct range *already_open(const struct ipc *h)
     return NULL;
 }
 
-/* Maps another process's bytes, at the address for programs and as the view. *g says which bytes of the memory file
- * with its serial. */
-CUresult ipc_map(struct range *g, int device, unsigned slot)
-{
-    int fd = shared_open_memory(device, slot, g->serial);
-    if (fd < 0)
-        return CUDA_ERROR_INVALID_VALUE; /* the exporter has ended */
-    off_t size = lseek(fd, 0, SEEK_END);
-    if (size < 0 || g->offset > (uint64_t)size || g->span > (uint64_t)size - g->offset) {
-        close(fd);
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    void *view = mmap(NULL, g->span, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, (off_t)g->offset);
-    close(fd);
-    if (view == MAP_FAILED)
-        return CUDA_ERROR_MAP_FAILED;
-    void *base = mmap(NULL, g->span, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (base == MAP_FAILED) {
-        munmap(view, g->span);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    g->base = (CUdeviceptr)(uintptr_t)base;
-    g->view = view;
-    lost_watch(view, g->span);
-    return CUDA_SUCCESS;
-}
-
-/* The memory of a pool's pointer may begin in the middle of a page. */
-void ipc_unmap(const struct range *r)
+/* Unmaps the whole pages in which the bytes lie: memory from a pool may begin in the middle of a page. */
+static void unmap(const struct range *r)
 {
     size_t skip = r->base % SIM_PAGE;
     lost_forget(r->view - skip);
@@ -82,9 +55,42 @@ void ipc_unmap(const struct range *r)
     munmap((void *)(uintptr_t)(r->base - skip), skip + r->span);
 }
 
+CUresult ipc_open(struct range *g, unsigned slot, CUdeviceptr *out)
+{
+    size_t skip = g->offset % SIM_PAGE, bytes = page_up(skip + g->size);
+    uint64_t from = g->offset - skip;
+    int fd = shared_open_memory(g->dev->index, slot, g->serial);
+    if (fd < 0)
+        return CUDA_ERROR_INVALID_VALUE; /* the exporter has ended */
+    off_t end = lseek(fd, 0, SEEK_END);
+    if (end < 0 || from > (uint64_t)end || bytes > (uint64_t)end - from) {
+        close(fd);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    char *view = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, (off_t)from);
+    close(fd);
+    if (view == MAP_FAILED)
+        return CUDA_ERROR_MAP_FAILED;
+    void *base = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED) {
+        munmap(view, bytes);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    g->base = (CUdeviceptr)(uintptr_t)base + skip;
+    g->view = view + skip;
+    g->span = bytes - skip;
+    lost_watch(view, bytes);
+    if (!range_add(g)) {
+        unmap(g);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *out = g->base;
+    return CUDA_SUCCESS;
+}
+
 void ipc_release(struct range *r)
 {
-    ipc_unmap(r);
+    unmap(r);
     range_del(r);
 }
 
@@ -105,14 +111,8 @@ CUresult sim_cuIpcOpenMemHandle_v2(struct ctx *c, CUdeviceptr *pdptr, CUipcMemHa
         return CUDA_SUCCESS;
     }
     struct range g = {.size = h.size, .kind = R_IPC, .dev = c->dev, .ctx = c, .refs = 1, .serial = h.serial,
-                      .offset = h.offset, .span = page_up(h.size)};
-    TRY(ipc_map(&g, h.device, h.slot));
-    if (!range_add(&g)) {
-        ipc_unmap(&g);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    *pdptr = g.base;
-    return CUDA_SUCCESS;
+                      .offset = h.offset};
+    return ipc_open(&g, h.slot, pdptr);
 }
 
 CUresult sim_cuIpcCloseMemHandle(struct ctx *c, CUdeviceptr dptr)

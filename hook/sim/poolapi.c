@@ -322,26 +322,6 @@ CUresult sim_cuMemPoolExportPointer(CUmemPoolPtrExportData *shareData_out, CUdev
     return CUDA_SUCCESS;
 }
 
-/* Maps an imported allocation. The allocation need not begin or end at a page boundary, but a mapping must. So the
- * whole pages are mapped, and *out skips the bytes before the allocation. */
-static CUresult map_pointer(struct ctx *c, struct pool *p, const struct pointer *in, CUdeviceptr *out)
-{
-    size_t skip = in->offset % SIM_PAGE;
-    struct range g = {.kind = R_IPC, .dev = p->dev, .ctx = c, .refs = 1, .flags = 1, .serial = in->pool.serial};
-    g.offset = in->offset - skip;
-    g.span = page_up(skip + in->size);
-    TRY(ipc_map(&g, p->dev->index, in->pool.slot));
-    g.base += skip;
-    g.view += skip;
-    g.size = g.span = in->size;
-    if (!range_add(&g)) {
-        ipc_unmap(&g);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    *out = g.base;
-    return CUDA_SUCCESS;
-}
-
 CUresult sim_cuMemPoolImportPointer(struct ctx *c, CUdeviceptr *ptr_out, CUmemoryPool pool,
                                     CUmemPoolPtrExportData *shareData)
 {
@@ -353,5 +333,7 @@ CUresult sim_cuMemPoolImportPointer(struct ctx *c, CUdeviceptr *ptr_out, CUmemor
     if (in.pool.magic != POINTER_MAGIC || in.pool.device != p->dev->index || in.pool.serial != p->serial ||
         in.pool.slot != p->slot || in.pool.id != p->id || !in.size || in.size > g_config.mem)
         return CUDA_ERROR_INVALID_VALUE;
-    return map_pointer(c, p, &in, ptr_out);
+    struct range g = {.size = in.size, .kind = R_IPC, .dev = p->dev, .ctx = c, .refs = 1, .flags = 1,
+                      .serial = p->serial, .offset = in.offset};
+    return ipc_open(&g, p->slot, ptr_out);
 }
