@@ -124,21 +124,28 @@ void memory_release(struct range *r)
     range_del(r);
 }
 
+/* Frees an allocation of any kind that no work uses. */
+static void free_now(struct range *r)
+{
+    if (r->kind == R_DEVICE || r->kind == R_ARRAY)
+        memory_release(r);
+    else if (r->kind == R_POOL)
+        pool_free_now(r);
+    else if (r->kind == R_GRAPH)
+        mem_free_now(r);
+    else if (r->kind == R_MANAGED)
+        managed_release(r);
+    else if (r->kind == R_IPC)
+        ipc_release(r);
+    else
+        hostmem_release(r);
+}
+
 void memory_free_ctx(struct ctx *c)
 {
-    for (size_t i = range_count(); i-- > 0;) {
-        struct range *r = range_at(i);
-        if (r->ctx != c)
-            continue;
-        if (r->kind == R_DEVICE || r->kind == R_ARRAY)
-            memory_release(r);
-        else if (r->kind == R_IPC)
-            ipc_release(r);
-        else if (r->kind == R_MANAGED)
-            managed_release(r);
-        else
-            hostmem_release(r);
-    }
+    for (size_t i = range_count(); i-- > 0;)
+        if (range_at(i)->ctx == c)
+            free_now(range_at(i));
 }
 
 void memory_wait(struct device *d)
@@ -174,21 +181,6 @@ static bool can_free(const struct range *g, CUdeviceptr p)
         return mem_can_free(g);
     return g && g->base == p && (g->kind == R_DEVICE || g->kind == R_MANAGED || g->kind == R_POOL ||
                                  (g->kind == R_IPC && g->flags)); /* from another process's pool */
-}
-
-/* Frees an allocation of any kind that no work uses. */
-static void free_now(struct range *g)
-{
-    if (g->kind == R_POOL)
-        pool_free_now(g);
-    else if (g->kind == R_GRAPH)
-        mem_free_now(g);
-    else if (g->kind == R_MANAGED)
-        managed_release(g);
-    else if (g->kind == R_IPC)
-        ipc_release(g);
-    else
-        memory_release(g);
 }
 
 /* Waits for the work of the context, as the driver does when it must. */
