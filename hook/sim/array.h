@@ -1,4 +1,4 @@
-/* array.h: CUDA arrays; see array.c. */
+/* array.h: CUDA arrays, and textures and surfaces; see array.c and texture.c. */
 #pragma once
 
 #include "sim.h"
@@ -16,3 +16,9 @@ struct array {
 struct array *array_of(CUarray h);
 /* Returns the bytes of one element, or 0 if the format is unknown. */
 size_t array_element(CUarray_format format, unsigned channels);
+
+struct texture { /* or a surface */
+    CUDA_RESOURCE_DESC of;
+    CUDA_TEXTURE_DESC how;
+    CUDA_RESOURCE_VIEW_DESC view;
+};

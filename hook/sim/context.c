@@ -278,11 +278,6 @@ CUresult sim_cuCtxSetCurrent(CUcontext ctx)
     return ctx && !thread_push((struct ctx *)ctx) ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
-CUresult sim_cuCtxGetCurrent(CUcontext *pctx)
-{
-    return STORE(pctx, (CUcontext)ctx_current());
-}
-
 /* Sets *c to the context of a call's argument; NULL means the current one. */
 static CUresult find_context(CUcontext ctx, struct ctx **c)
 {

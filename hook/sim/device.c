@@ -17,11 +17,6 @@ CUresult device_joined(int ordinal, struct device **d)
     return *d ? shared_join(*d) : CUDA_ERROR_INVALID_DEVICE;
 }
 
-CUresult sim_cuDeviceGetCount(int *count)
-{
-    return STORE(count, (int)g_config.visible);
-}
-
 CUresult sim_cuDeviceGetName(struct device *d, char *name, int len, CUdevice dev)
 {
     if (!name || len <= 0)

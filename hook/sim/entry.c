@@ -8,6 +8,7 @@
 #include "array.h"
 #include "capture.h"
 #include "graph.h"
+#include "module.h"
 
 /* Begins a call that cannot be captured. */
 static CUresult begin_unsafe(struct ctx **c)
@@ -52,18 +53,12 @@ static CUresult begin_handle(uintptr_t h, enum handle_kind kind, bool in_context
     {                                         \
         return CUDA_ERROR_NOT_SUPPORTED;      \
     }
-#define ENTRY_AS(name, stream, params, args, call, ...) \
-    CUresult name params                                \
-    {                                                   \
-        return call;                                    \
+#define ENTRY_AS(name, stream, params, args, result, ...) \
+    CUresult name params                                  \
+    {                                                     \
+        return result;                                    \
     }
 #define ENTRY_ALIAS(name, stream, params, args, ...) ENTRY_AS(name, stream, params, args, name##_v2 args, )
-#define ENTRY_LOCKED(name, stream, params, args, ...)                        \
-    CUresult name params                                                     \
-    {                                                                        \
-        CUresult begun = sim_begin(NULL);                                    \
-        return begun == CUDA_SUCCESS ? sim_end(sim_##name args) : begun;     \
-    }
 /* type: of the object that begin stores in `it` */
 #define ENTRY_WITH(type, begin, name, params, action)                  \
     CUresult name params                                               \
@@ -72,6 +67,7 @@ static CUresult begin_handle(uintptr_t h, enum handle_kind kind, bool in_context
         CUresult begun = begin;                                        \
         return begun == CUDA_SUCCESS ? sim_end(action) : begun;        \
     }
+#define WITH_LOCKED(name, stream, params, action, ...) ENTRY_WITH(void, sim_begin(NULL), name, params, action)
 #define WITH_CONTEXT(name, stream, params, action, ...) ENTRY_WITH(struct ctx, sim_begin(&it), name, params, action)
 #define WITH_STREAM(name, handle, params, action, ...) \
     ENTRY_WITH(struct stream, begin_stream(handle, true, &it), name, params, action)
@@ -86,6 +82,7 @@ static CUresult begin_handle(uintptr_t h, enum handle_kind kind, bool in_context
     }), name, params, action)
 
 #define BODY(name, args) sim_##name(it, SIM_LIST args)
+#define ENTRY_LOCKED(name, stream, params, args, ...) WITH_LOCKED(name, stream, params, sim_##name args, )
 #define ENTRY_CONTEXT(name, stream, params, args, ...) WITH_CONTEXT(name, stream, params, BODY(name, args), __VA_ARGS__)
 #define ENTRY_STREAM(name, stream, params, args, ...) WITH_STREAM(name, stream, params, BODY(name, args), __VA_ARGS__)
 #define ENTRY_DEVICE(name, stream, params, args, ...) WITH_DEVICE(name, stream, params, BODY(name, args), __VA_ARGS__)

@@ -187,11 +187,6 @@ CUresult sim_end(CUresult r)
     return r;
 }
 
-CUresult cuDriverGetVersion(int *driverVersion)
-{
-    return STORE(driverVersion, SIM_DRIVER_VERSION);
-}
-
 static const struct result {
     CUresult code;
     const char *name, *text;
@@ -224,16 +219,6 @@ CUresult cuGetErrorName(CUresult error, const char **pStr)
 CUresult cuGetErrorString(CUresult error, const char **pStr)
 {
     return store_string(pStr, strings_of(error).text);
-}
-
-CUresult cuProfilerStart(void)
-{
-    return CUDA_SUCCESS;
-}
-
-CUresult cuProfilerStop(void)
-{
-    return CUDA_SUCCESS;
 }
 
 CUresult cuGetExportTable(const void **ppExportTable, const CUuuid *pExportTableId)

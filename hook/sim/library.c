@@ -8,19 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct kernel {
-    struct library *library;
-    struct func *f; /* in `parsed`: its name and parameters */
-    struct func_settings set[SIM_MAX_DEVICES]; /* on each of the process's devices */
-};
-
-struct library {
-    char *text; /* PTX with its zero byte, or a binary */
-    struct module *parsed; /* without a context and memory */
-    unsigned n;
-    struct kernel *kernels;
-};
-
 static void library_free(struct library *l)
 {
     for (unsigned i = 0; i < l->n; i++)
@@ -140,11 +127,6 @@ CUresult sim_cuLibraryGetKernel(struct library *l, CUkernel *pKernel, CUlibrary 
     return CUDA_ERROR_NOT_FOUND;
 }
 
-CUresult sim_cuLibraryGetKernelCount(struct library *l, unsigned int *count, CUlibrary lib)
-{
-    return STORE(count, l->n);
-}
-
 CUresult sim_cuLibraryEnumerateKernels(struct library *l, CUkernel *kernels, unsigned int numKernels, CUlibrary lib)
 {
     if (!kernels || !numKernels)
@@ -231,16 +213,6 @@ CUresult sim_cuKernelGetFunction(struct ctx *c, CUfunction *pFunc, CUkernel kern
     return f ? CUDA_SUCCESS : r;
 }
 
-CUresult sim_cuKernelGetLibrary(struct kernel *k, CUlibrary *pLib, CUkernel kernel)
-{
-    return STORE(pLib, (CUlibrary)k->library);
-}
-
-CUresult sim_cuKernelGetName(struct kernel *k, const char **name, CUkernel hfunc)
-{
-    return STORE(name, k->f->name);
-}
-
 CUresult sim_cuKernelGetParamInfo(struct ctx *c, CUkernel kernel, size_t paramIndex, size_t *paramOffset,
                                   size_t *paramSize)
 {
@@ -253,11 +225,6 @@ CUresult sim_cuKernelGetParamInfo(struct ctx *c, CUkernel kernel, size_t paramIn
     if (paramSize)
         *paramSize = k->f->size[paramIndex];
     return CUDA_SUCCESS;
-}
-
-CUresult sim_cuKernelGetParamCount(struct kernel *k, CUkernel kernel, size_t *paramCount)
-{
-    return STORE(paramCount, k->f->nparams);
 }
 
 /* Changes the settings of a kernel on a device, also in loaded modules. */

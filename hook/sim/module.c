@@ -282,11 +282,6 @@ CUresult sim_cuModuleGetGlobal_v2(struct module *m, CUdeviceptr *dptr, size_t *b
     return CUDA_ERROR_NOT_FOUND;
 }
 
-CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
-{
-    return STORE(mode, CU_MODULE_EAGER_LOADING);
-}
-
 /* ---- linking of texts ---- */
 
 /* Kinds of input. The result of a link is text here, but is added to another link as INPUT_CUBIN. */

@@ -1,4 +1,4 @@
-/* module.h: loading modules. */
+/* module.h: loading modules and libraries. */
 #pragma once
 
 #include "sim.h"
@@ -20,3 +20,16 @@ CUresult module_load(struct ctx *c, CUmodule *out, const char *text, char *msg, 
 void module_log(unsigned n, const CUjit_option *options, void **values, const char *msg);
 /* Returns the contents of a file, with a zero byte added; NULL with *r set. */
 char *module_read(const char *name, size_t *size, CUresult *r);
+
+struct kernel { /* of a library (library.c) */
+    struct library *library;
+    struct func *f; /* in the library's `parsed`: its name and parameters */
+    struct func_settings set[SIM_MAX_DEVICES]; /* on each of the process's devices */
+};
+
+struct library { /* see library.c */
+    char *text; /* PTX with its zero byte, or a binary */
+    struct module *parsed; /* without a context and memory */
+    unsigned n;
+    struct kernel *kernels;
+};

@@ -11,12 +11,6 @@
 #define MOST_HIGH 65000
 #define MOST_PITCH 2097120
 
-struct texture {
-    CUDA_RESOURCE_DESC of;
-    CUDA_TEXTURE_DESC how;
-    CUDA_RESOURCE_VIEW_DESC view;
-};
-
 /* Reports whether that many bytes of device memory are at the address. */
 static bool is_device_memory(CUdeviceptr p, size_t n)
 {
@@ -86,22 +80,6 @@ CUresult sim_cuTexObjectDestroy(struct texture *t, CUtexObject texObject)
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuTexObjectGetResourceDesc(struct texture *t, CUDA_RESOURCE_DESC *pResDesc, CUtexObject texObject)
-{
-    return STORE(pResDesc, t->of);
-}
-
-CUresult sim_cuTexObjectGetTextureDesc(struct texture *t, CUDA_TEXTURE_DESC *pTexDesc, CUtexObject texObject)
-{
-    return STORE(pTexDesc, t->how);
-}
-
-CUresult sim_cuTexObjectGetResourceViewDesc(struct texture *t, CUDA_RESOURCE_VIEW_DESC *pResViewDesc,
-                                            CUtexObject texObject)
-{
-    return STORE(pResViewDesc, t->view);
-}
-
 CUresult sim_cuSurfObjectCreate(struct ctx *c, CUsurfObject *pSurfObject, const CUDA_RESOURCE_DESC *pResDesc)
 {
     if (!pSurfObject || !pResDesc || pResDesc->resType != CU_RESOURCE_TYPE_ARRAY)
@@ -115,9 +93,4 @@ CUresult sim_cuSurfObjectCreate(struct ctx *c, CUsurfObject *pSurfObject, const 
 CUresult sim_cuSurfObjectDestroy(struct texture *t, CUsurfObject surfObject)
 {
     return sim_cuTexObjectDestroy(t, surfObject);
-}
-
-CUresult sim_cuSurfObjectGetResourceDesc(struct texture *t, CUDA_RESOURCE_DESC *pResDesc, CUsurfObject surfObject)
-{
-    return STORE(pResDesc, t->of);
 }
