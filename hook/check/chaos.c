@@ -56,7 +56,7 @@ static CUresult end(unsigned i)
 static CUresult launch(unsigned i) { return cuLaunchKernel(nop, 1, 1, 1, 1, 1, 1, 0, streams[i], NULL, NULL); }
 static CUresult set(unsigned i) { return cuMemsetD8Async(memory[0], 1, 4096, streams[i]); }
 static CUresult record(unsigned i) { return cuEventRecord(events[below(MANY)], streams[i]); }
-static CUresult wait(unsigned i) { return cuStreamWaitEvent(streams[i], events[below(MANY)], 0); }
+static CUresult await_event(unsigned i) { return cuStreamWaitEvent(streams[i], events[below(MANY)], 0); }
 static CUresult event_query(unsigned i) { return without_not_ready(cuEventQuery(events[i])); }
 static CUresult stream_query(unsigned i) { return without_not_ready(cuStreamQuery(streams[i])); }
 static CUresult stream_sync(unsigned i) { return cuStreamSynchronize(streams[i]); }
@@ -133,9 +133,9 @@ static CUresult rest(unsigned i)
 
 static const struct { const char *name; CUresult (*call)(unsigned i); unsigned weight; } kinds[] = {
     {"stream-new", stream_new, 3}, {"stream-end", stream_end, 1}, {"begin", begin, 3}, {"end", end, 4},
-    {"launch", launch, 8}, {"set", set, 3}, {"record", record, 6}, {"wait", wait, 6}, {"event-query", event_query, 1},
-    {"stream-query", stream_query, 1}, {"stream-sync", stream_sync, 1}, {"sync", sync_all, 1}, {"capturing", capturing, 2},
-    {"copy", copy, 1}, {"memory", alloc_or_free, 1}, {"async", alloc_or_free_async, 2}, {"mode", mode, 1},
+    {"launch", launch, 8}, {"set", set, 3}, {"record", record, 6}, {"wait", await_event, 6},
+    {"event-query", event_query, 1}, {"stream-query", stream_query, 1}, {"stream-sync", stream_sync, 1}, {"sync", sync_all, 1},
+    {"capturing", capturing, 2}, {"copy", copy, 1}, {"memory", alloc_or_free, 1}, {"async", alloc_or_free_async, 2}, {"mode", mode, 1},
     {"instantiate", instantiate, 2}, {"update", update, 1}, {"graph-launch", graph_launch, 2}, {"rest", rest, 2},
 };
 enum { N_KINDS = sizeof kinds / sizeof *kinds };

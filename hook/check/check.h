@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 
 /* Exits with status 1 if a driver call fails. */
@@ -75,6 +76,13 @@ static inline pthread_t start_thread(void *(*run)(void *), void *arg)
     return thread;
 }
 
+/* Waits for the end of a child process, which must succeed. */
+static inline void ends_well(pid_t child)
+{
+    int status;
+    ASSERT(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+}
+
 /* Creates a context on the first device, makes it current and returns it. */
 static inline CUcontext own_context(void)
 {
@@ -86,16 +94,22 @@ static inline CUcontext own_context(void)
     return context;
 }
 
+/* Makes the primary context of a device current and returns it. */
+static inline CUcontext primary_of(CUdevice device)
+{
+    CUcontext context;
+    ASSERT_SUCCESS(cuDevicePrimaryCtxRetain(&context, device));
+    ASSERT_SUCCESS(cuCtxSetCurrent(context));
+    return context;
+}
+
 /* Makes the primary context of the first device current and returns it. */
 static inline CUcontext primary_context(void)
 {
     CUdevice device;
-    CUcontext context;
     ASSERT_SUCCESS(cuInit(0));
     ASSERT_SUCCESS(cuDeviceGet(&device, 0));
-    ASSERT_SUCCESS(cuDevicePrimaryCtxRetain(&context, device));
-    ASSERT_SUCCESS(cuCtxSetCurrent(context));
-    return context;
+    return primary_of(device);
 }
 
 /* Loads a module from PTX and returns its kernel of that name. */
@@ -115,6 +129,13 @@ static inline CUfunction timed_kernel(int block_us)
     snprintf(ptx, sizeof ptx, "// gfaas-sim: timed block_us=%d\n.version 7.0\n.target sm_70\n.address_size 64\n"
                               ".visible .entry timed()\n{\n ret;\n}\n", block_us);
     return kernel(ptx, "timed");
+}
+
+static inline CUdeviceptr new_memory(size_t bytes)
+{
+    CUdeviceptr memory;
+    ASSERT_SUCCESS(cuMemAlloc_v2(&memory, bytes));
+    return memory;
 }
 
 static inline CUstream new_stream(void)

@@ -34,7 +34,6 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/timerfd.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 enum { MAX_FILES = 32, LAUNCHES = 60 };
@@ -240,7 +239,7 @@ static void check_untouched(const char *kind)
 
 int main(int argc, char **argv)
 {
-    int fds[MAX_FILES], lowest = INT_MAX, status;
+    int fds[MAX_FILES], lowest = INT_MAX;
     if (argc != 4 && argc != 5)
         return 2;
     const char *which = argv[1], *kind = argv[2];
@@ -274,7 +273,7 @@ int main(int argc, char **argv)
         check_open();
         _exit(0);
     }
-    ASSERT(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+    ends_well(child);
     launch_kernels(LAUNCHES);
     if (busy)
         pthread_join(thread, NULL);

@@ -28,8 +28,7 @@ static void turn_to(int device)
 {
     pthread_mutex_lock(&lock);
     if (!on[device].context) {
-        ASSERT_SUCCESS(cuDevicePrimaryCtxRetain(&on[device].context, device));
-        ASSERT_SUCCESS(cuCtxSetCurrent(on[device].context));
+        on[device].context = primary_of(device);
         on[device].kernel = timed_kernel(block_us);
     }
     pthread_mutex_unlock(&lock);

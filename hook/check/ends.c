@@ -50,11 +50,10 @@ static void load(void)
 
 static void detach(void)
 {
-    CUdeviceptr block;
     CUcontext same;
     size_t before, after, total;
     ASSERT_SUCCESS(cuCtxCreate(&context, 0, device));
-    ASSERT_SUCCESS(cuMemAlloc(&block, 1 << 24));
+    new_memory(1 << 24);
     ASSERT_SUCCESS(cuMemGetInfo(&before, &total));
     ASSERT_SUCCESS(cuCtxAttach(&same, 0));
     ASSERT_SUCCESS(cuCtxDetach(same));
@@ -145,9 +144,8 @@ static void foreign(void)
     load();
     double began = now_s();
     for (int i = 0; again(i, began); i++) {
-        CUstream stream;
         ASSERT_SUCCESS(cuCtxSetCurrent(first));
-        ASSERT_SUCCESS(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        CUstream stream = new_stream();
         for (int j = 0; j < 5; j++)
             launch_block(nop, stream);
         ASSERT_SUCCESS(cuCtxCreate(&second, 0, device));
@@ -182,10 +180,9 @@ static void waits(void *unused)
 
 static void ahead(void)
 {
-    CUstream stream;
     ASSERT_SUCCESS(cuCtxCreate(&context, 0, device));
     load();
-    ASSERT_SUCCESS(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CUstream stream = new_stream();
     ASSERT_SUCCESS(cuLaunchHostFunc(stream, waits, NULL));
     for (int i = 0; i < 50; i++)
         launch_block(nop, stream);
@@ -430,9 +427,8 @@ static void let_go(void)
 
 static void beside(void)
 {
-    CUdeviceptr memory;
     hold();
-    ASSERT_SUCCESS(cuMemAlloc(&memory, 4096));
+    CUdeviceptr memory = new_memory(4096);
     usleep(100000); /* while nothing is launched, the library checks whether all work has finished */
     ASSERT_SUCCESS(cuMemsetD8Async(memory, 1, 4096, other_stream));
     let_go();
@@ -492,12 +488,11 @@ static int works_on(CUstream stream)
 
 static void retained(void)
 {
-    CUstream stream;
     int tries = 10; /* the host may be slow */
     ASSERT_SUCCESS(cuDevicePrimaryCtxRetain(&context, device));
     ASSERT_SUCCESS(cuCtxSetCurrent(context));
     load();
-    ASSERT_SUCCESS(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CUstream stream = new_stream();
     while (!works_on(stream))
         ASSERT(--tries);
     launch_block(nop, stream);
@@ -513,10 +508,9 @@ static void retained(void)
 static void *endless(void *ordinal)
 {
     CUcontext mine;
-    CUdeviceptr block;
     ASSERT_SUCCESS(cuCtxCreate(&mine, 0, (CUdevice)(size_t)ordinal));
     if (ordinal == (void *)2)
-        ASSERT_SUCCESS(cuMemAlloc(&block, 1024));
+        new_memory(1024);
     CUfunction f = kernel(check_ptx, "nop");
     while (cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, CU_STREAM_PER_THREAD, NULL, NULL) == CUDA_SUCCESS)
         ;

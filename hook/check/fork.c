@@ -12,7 +12,6 @@
  * then waits for the end of its standard input. */
 #include "check.h"
 
-#include <sys/wait.h>
 #include <unistd.h>
 
 enum { DEVICES = 16 };
@@ -39,17 +38,10 @@ static void launch(int times)
     for (int i = 0; i < devices; i++) {
         ASSERT_SUCCESS(cuCtxSetCurrent(context[i]));
         for (int j = 0; j < times; j++)
-            ASSERT_SUCCESS(cuLaunchKernel(nop[i], 1, 1, 1, 1, 1, 1, 0, CU_STREAM_PER_THREAD, NULL, NULL));
+            launch_block(nop[i], CU_STREAM_PER_THREAD);
         ASSERT_SUCCESS(cuStreamSynchronize(CU_STREAM_PER_THREAD));
         __atomic_add_fetch(&launches, (unsigned long)times, __ATOMIC_RELAXED);
     }
-}
-
-static void wait_for(pid_t child)
-{
-    int status;
-    ASSERT(child > 0 && waitpid(child, &status, 0) == child);
-    ASSERT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 static void before(void)
@@ -59,7 +51,7 @@ static void before(void)
     launch(10);
     if (child == 0)
         exit(0);
-    wait_for(child);
+    ends_well(child);
 }
 
 static void exec_other(const char *self)
@@ -75,7 +67,7 @@ static void exec_other(const char *self)
         _exit(127);
     }
     launch(10);
-    wait_for(child);
+    ends_well(child);
 }
 
 static void quiet(void)
@@ -87,7 +79,7 @@ static void quiet(void)
         if (child == 0)
             exit(0); /* runs every handler and destructor */
         launch(1);
-        wait_for(child);
+        ends_well(child);
     }
 }
 

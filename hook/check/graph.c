@@ -107,14 +107,13 @@ static void others(void)
 {
     CUgraph graph;
     CUgraphNode node;
-    CUdeviceptr memory;
     CUcontext context;
     instantiate(pair(6, 6));
     ASSERT_SUCCESS(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     ASSERT(cuGraphLaunch(instance, stream) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     ASSERT(cuStreamEndCapture(stream, &graph) != CUDA_SUCCESS);
     launched("not-captured", 2, 12);
-    ASSERT_SUCCESS(cuMemAlloc(&memory, 64));
+    CUdeviceptr memory = new_memory(64);
     ASSERT_SUCCESS(cuCtxGetCurrent(&context));
     CUDA_MEMSET_NODE_PARAMS set = {.dst = memory, .elementSize = 1, .width = 64, .height = 1};
     ASSERT_SUCCESS(cuGraphCreate(&graph, 0));

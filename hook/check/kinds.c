@@ -7,7 +7,6 @@
 #include "kinds.h"
 
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 enum { ROUNDS = 60 };
@@ -82,9 +81,8 @@ static void refused(void)
 static void contexts(void)
 {
     CUcontext other;
-    CUdeviceptr at;
     ASSERT_SUCCESS(cuCtxCreate(&other, 0, the_device));
-    ASSERT_SUCCESS(cuMemAlloc(&at, the_limit));
+    new_memory(the_limit);
     ASSERT_SUCCESS(cuCtxDestroy(other));
     ASSERT_FREE(the_limit);
 }
@@ -116,9 +114,7 @@ static unsigned *holding; /* lower bound of the chunks held by all processes: co
 static void *racer(void *arg)
 {
     unsigned turn = (unsigned)(uintptr_t)arg, got = 0;
-    CUcontext context;
-    ASSERT_SUCCESS(cuDevicePrimaryCtxRetain(&context, the_device));
-    ASSERT_SUCCESS(cuCtxSetCurrent(context));
+    primary_of(the_device);
     for (unsigned i = 0; i < ROUNDS || !got; i++) {
         struct held held[3];
         unsigned have = 0;

@@ -7,7 +7,6 @@
 #define _GNU_SOURCE
 #include "kinds.h"
 
-#include <sys/wait.h>
 #include <unistd.h>
 
 static char self[4096];
@@ -148,12 +147,6 @@ static pid_t start(const char *part, int fd)
         _exit(127);
     }
     return child;
-}
-
-static void ends_well(pid_t child)
-{
-    int status;
-    ASSERT(waitpid(child, &status, 0) == child && status == 0);
 }
 
 /* Memory that another process imports counts once. */
@@ -298,9 +291,8 @@ static void elsewhere(void)
 {
     struct held h = {.bytes = the_chunk};
     CUcontext other, popped;
-    CUstream stream;
     ASSERT_SUCCESS(cuCtxCreate(&other, 0, the_device));
-    ASSERT_SUCCESS(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CUstream stream = new_stream();
     ASSERT_SUCCESS(cuCtxPopCurrent(&popped));
     ASSERT_SUCCESS(DRIVER(cuMemAllocAsync)(&h.at, h.bytes, stream));
     ASSERT_FREE(the_limit - the_chunk);
@@ -317,9 +309,8 @@ static void captured(void)
     CUdeviceptr at;
     CUgraph graph;
     CUgraphExec exec;
-    CUstream stream;
     ASSERT_SUCCESS(get_plain(&all));
-    ASSERT_SUCCESS(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CUstream stream = new_stream();
     ASSERT_SUCCESS(DRIVER(cuStreamBeginCapture_v2)(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     ASSERT_SUCCESS(DRIVER(cuMemAllocAsync)(&at, the_chunk, stream));
     ASSERT_SUCCESS(DRIVER(cuMemFreeAsync)(at, stream));
@@ -345,9 +336,7 @@ static void beside_a_capture(void)
 {
     CUdeviceptr at;
     CUgraph graph = NULL;
-    CUstream captured, stream;
-    ASSERT_SUCCESS(cuStreamCreate(&captured, CU_STREAM_NON_BLOCKING));
-    ASSERT_SUCCESS(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CUstream captured = new_stream(), stream = new_stream();
     ASSERT_SUCCESS(DRIVER(cuStreamBeginCapture_v2)(captured, CU_STREAM_CAPTURE_MODE_GLOBAL));
     CUresult result = DRIVER(cuMemAllocAsync)(&at, the_chunk, stream);
     if (result == CUDA_SUCCESS)

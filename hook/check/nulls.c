@@ -11,7 +11,6 @@
 #include "names.h"
 
 #include <stdbool.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 /* Returns the function that a program is linked to. It uses the C library's dlsym, because a

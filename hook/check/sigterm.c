@@ -20,7 +20,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/time.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 static volatile sig_atomic_t terminated;
@@ -70,7 +69,7 @@ static void make_graph(void)
     CUgraph g;
     CUstream stream = new_stream();
     ASSERT_SUCCESS(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    ASSERT_SUCCESS(cuLaunchKernel(nop, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
+    launch_block(nop, stream);
     ASSERT_SUCCESS(cuStreamEndCapture(stream, &g));
     ASSERT_SUCCESS(cuGraphInstantiate(&graph, g, 0));
 }
@@ -86,13 +85,12 @@ static void handle_other_signals(void)
 
 static void run_program(const char *program)
 {
-    int status;
     pid_t child = vfork();
     if (child == 0) {
         execl(program, program, (char *)NULL);
         _exit(127);
     }
-    ASSERT(waitpid(child, &status, 0) == child && status == 0);
+    ends_well(child);
 }
 
 static void replace_stderr(const char *file)

@@ -9,7 +9,6 @@
 #include <signal.h>
 #include <stdint.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 enum { N = 256 };
@@ -35,16 +34,13 @@ static void burst(void)
 static void sum(void)
 {
     float x[N], y[N], z[N];
-    CUdeviceptr p, q, r;
+    CUdeviceptr p = new_memory(sizeof x), q = new_memory(sizeof x), r = new_memory(sizeof x);
     int n = N;
     void *params[] = {&p, &q, &r, &n};
     for (int i = 0; i < N; i++) {
         x[i] = (float)chance(1000);
         y[i] = (float)i;
     }
-    ASSERT_SUCCESS(cuMemAlloc(&p, sizeof x));
-    ASSERT_SUCCESS(cuMemAlloc(&q, sizeof x));
-    ASSERT_SUCCESS(cuMemAlloc(&r, sizeof x));
     ASSERT_SUCCESS(cuMemcpyHtoDAsync(p, x, sizeof x, stream));
     ASSERT_SUCCESS(cuMemcpyHtoD(q, y, sizeof y));
     ASSERT_SUCCESS(cuStreamSynchronize(stream));

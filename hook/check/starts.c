@@ -11,7 +11,6 @@
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 static char *given[] = {"WHAT=given", NULL};

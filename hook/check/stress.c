@@ -25,12 +25,10 @@ struct workspace {
 
 static void open_workspace(struct workspace *w)
 {
-    if (w->primary) {
-        ASSERT_SUCCESS(cuDevicePrimaryCtxRetain(&w->context, device));
-        ASSERT_SUCCESS(cuCtxSetCurrent(w->context));
-    } else {
+    if (w->primary)
+        w->context = primary_of(device);
+    else
         ASSERT_SUCCESS(cuCtxCreate(&w->context, 0, device));
-    }
     ASSERT_SUCCESS(cuModuleLoadData(&w->module, check_ptx));
     ASSERT_SUCCESS(cuModuleGetFunction(&w->add, w->module, "add"));
     for (int i = 0; i < STREAMS; i++)
@@ -56,19 +54,17 @@ static void add_once(struct workspace *w)
         x[i] = (float)(rand_r(&w->seed) % 1000);
         y[i] = (float)i;
     }
-    CUdeviceptr p, q, r;
-    ASSERT_SUCCESS(cuMemAlloc(&p, sizeof x));
-    ASSERT_SUCCESS(cuMemAlloc(&q, sizeof x));
-    ASSERT_SUCCESS(cuMemAlloc(&r, sizeof x));
+    CUdeviceptr p = new_memory(sizeof x), q = new_memory(sizeof x), r = new_memory(sizeof x);
     int n = N;
     void *params[] = {&p, &q, &r, &n};
     /* One of the workspace's streams, the legacy stream, the per-thread stream, or a new stream that is
      * destroyed as soon as the work is queued. */
     enum { LEGACY = STREAMS, PER_THREAD, BRIEF, CHOICES };
     int choice = rand_r(&w->seed) % CHOICES;
-    CUstream stream = choice < STREAMS ? w->stream[choice] : choice == LEGACY ? CU_STREAM_LEGACY : CU_STREAM_PER_THREAD;
-    if (choice == BRIEF)
-        ASSERT_SUCCESS(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CUstream stream = choice < STREAMS   ? w->stream[choice]
+                      : choice == LEGACY ? CU_STREAM_LEGACY
+                      : choice == BRIEF  ? new_stream()
+                                         : CU_STREAM_PER_THREAD;
     ASSERT_SUCCESS(cuMemcpyHtoDAsync(p, x, sizeof x, stream));
     ASSERT_SUCCESS(cuMemcpyHtoDAsync(q, y, sizeof y, stream));
     int times = 1 + rand_r(&w->seed) % 4;

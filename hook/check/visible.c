@@ -11,14 +11,11 @@
 static void work_on(int ordinal)
 {
     CUdevice device;
-    CUcontext context;
-    CUdeviceptr memory;
     CUuuid uuid;
     ASSERT_SUCCESS(cuDeviceGet(&device, ordinal));
     ASSERT_SUCCESS(cuDeviceGetUuid(&uuid, device));
-    ASSERT_SUCCESS(cuDevicePrimaryCtxRetain(&context, device));
-    ASSERT_SUCCESS(cuCtxSetCurrent(context));
-    ASSERT_SUCCESS(cuMemAlloc(&memory, 4096));
+    primary_of(device);
+    CUdeviceptr memory = new_memory(4096);
     launch_block(kernel(check_ptx, "nop"), NULL);
     ASSERT_SUCCESS(cuCtxSynchronize());
     ASSERT_SUCCESS(cuMemFree(memory));

@@ -41,7 +41,6 @@
 #include <fcntl.h>
 #include <stdbool.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 static const char *kind, *streams; /* the arguments KIND and STREAM */
@@ -190,9 +189,8 @@ static void *copy(void *unused)
 {
     (void)unused;
     int to;
-    CUdeviceptr from;
     ASSERT_SUCCESS(cuCtxSetCurrent(context));
-    ASSERT_SUCCESS(cuMemAlloc(&from, sizeof to));
+    CUdeviceptr from = new_memory(sizeof to);
     ASSERT_SUCCESS(cuMemcpyDtoH(&to, from, sizeof to));
     return NULL;
 }
