@@ -1,27 +1,17 @@
-/* compat.h: keeps libgfaas.so loadable on an old glibc (2.17 on x86-64, 2.31 elsewhere). glibc 2.34 moved
- * these functions and gave them a new version, but still has the old one. */
+/* compat.h: keeps libgfaas.so loadable on an old glibc (2.17 on x86-64, 2.31 elsewhere). */
 #pragma once
 
-#if defined(__x86_64__)
-#define GF_OLD "GLIBC_2.2.5"
-#define GF_OLD_LATER "GLIBC_2.3.3"
-#elif defined(__aarch64__)
-#define GF_OLD "GLIBC_2.17"
-#define GF_OLD_LATER GF_OLD
-#else
-#error "libgfaas.so is built for x86-64 and arm64"
-#endif
+#include "symver.h"
 
-#define GF_OLD_VERSION(f) __asm__(".symver " #f "," #f "@" GF_OLD)
-GF_OLD_VERSION(dlvsym);
-GF_OLD_VERSION(dladdr);
-GF_OLD_VERSION(dlerror);
-__asm__(".symver dladdr1,dladdr1@" GF_OLD_LATER);
-GF_OLD_VERSION(pthread_create);
-GF_OLD_VERSION(pthread_detach);
-GF_OLD_VERSION(pthread_once);
-GF_OLD_VERSION(pthread_key_create);
-GF_OLD_VERSION(pthread_setspecific);
+GF_OLD_VERSION(dlvsym, "2.2.5");
+GF_OLD_VERSION(dladdr, "2.2.5");
+GF_OLD_VERSION(dlerror, "2.2.5");
+GF_OLD_VERSION(dladdr1, "2.3.3");
+GF_OLD_VERSION(pthread_create, "2.2.5");
+GF_OLD_VERSION(pthread_detach, "2.2.5");
+GF_OLD_VERSION(pthread_once, "2.2.5");
+GF_OLD_VERSION(pthread_key_create, "2.2.5");
+GF_OLD_VERSION(pthread_setspecific, "2.2.5");
 
 /* A preload library is loaded before the first thread starts, so the initial-exec model of thread-local
  * storage is safe. */

@@ -46,7 +46,7 @@ var parts = map[string]string{
 
 // shared are the headers that every file may include: types, macros, and the interfaces of
 // the driver, the management library, the daemon and the kernel.
-var shared = []string{"hook.h", "compat.h", "cuda.h", "descriptor.h", "nvml.h", "wire.h"}
+var shared = []string{"hook.h", "compat.h", "cuda.h", "descriptor.h", "nvml.h", "symver.h", "wire.h"}
 
 // exceptions are the faults that remain, with the reason. The list may only shrink.
 var exceptions = map[string]string{

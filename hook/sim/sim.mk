@@ -8,7 +8,7 @@ SIM_DIR := hook/sim
 SIM_OUT := $(BUILD)/lib/sim
 SIM_OBJ := $(BUILD)/obj/sim
 SIM_SRC := $(wildcard $(SIM_DIR)/*.c)
-SIM_HDR := $(wildcard $(SIM_DIR)/*.h) hook/cuda.h hook/symbols.def $(SIM_DIR)/sim.mk
+SIM_HDR := $(wildcard $(SIM_DIR)/*.h) hook/cuda.h hook/symbols.def hook/symver.h $(SIM_DIR)/sim.mk
 SIM_CFLAGS := -O2 -g -std=gnu11 -fPIC -fvisibility=hidden -ftls-model=initial-exec -Wall -Wextra -Werror -Wno-unused-parameter $(HARDEN)
 # -Bsymbolic: the driver's calls of its own functions bypass a preloaded library.
 # nodelete: its threads continue after a dlclose.
