@@ -98,6 +98,19 @@ static int map(struct mapping *m, int fd, const char *gpu, bool writable)
     return code;
 }
 
+/* Makes the primary context of the device current, above the current context. */
+static CUresult push_primary(CUdevice device)
+{
+    CUcontext context;
+    CUresult r = driver.cuDevicePrimaryCtxRetain(&context, device);
+    if (r != CUDA_SUCCESS)
+        return r;
+    r = driver.cuCtxPushCurrent_v2(context);
+    if (r != CUDA_SUCCESS)
+        driver.cuDevicePrimaryCtxRelease_v2(device);
+    return r;
+}
+
 /* Makes a context current: the current one, or else device 0's primary context, which is pushed. */
 static int enter(struct mapping *m)
 {
@@ -111,15 +124,9 @@ static int enter(struct mapping *m)
         return failed("cannot initialise CUDA", r);
     if (current)
         return GFAAS_MODEL_OK;
-    r = driver.cuDevicePrimaryCtxRetain(&current, m->device);
-    if (r != CUDA_SUCCESS)
-        return failed("cannot use the primary context of device 0", r);
-    m->primary = true;
-    r = driver.cuCtxPushCurrent_v2(current);
-    if (r == CUDA_SUCCESS)
-        return GFAAS_MODEL_OK;
-    driver.cuDevicePrimaryCtxRelease_v2(m->device);
-    return failed("cannot use the primary context of device 0", r);
+    r = push_primary(m->device);
+    m->primary = r == CUDA_SUCCESS;
+    return m->primary ? GFAAS_MODEL_OK : failed("cannot use the primary context of device 0", r);
 }
 
 int mapping_make(struct mapping *m, int fd, uint64_t size, const char *gpu, bool writable)
@@ -141,24 +148,17 @@ int mapping_make(struct mapping *m, int fd, uint64_t size, const char *gpu, bool
 
 /* Makes a context of the mapping's device current: the current one or, if that is of another device, the device's
  * primary context, which is pushed. */
-static CUresult enter_device(const struct mapping *m, bool *pushed)
+static int enter_device(const struct mapping *m, bool *pushed)
 {
     CUcontext context = NULL;
-    CUdevice device;
+    CUdevice device = -1;
     CUresult r = driver.cuCtxGetCurrent(&context);
-    *pushed = false;
     if (r == CUDA_SUCCESS && context)
         r = driver.cuCtxGetDevice(&device);
-    if (r != CUDA_SUCCESS || (context && device == m->device))
-        return r;
-    r = driver.cuDevicePrimaryCtxRetain(&context, m->device);
-    if (r != CUDA_SUCCESS)
-        return r;
-    r = driver.cuCtxPushCurrent_v2(context);
-    *pushed = r == CUDA_SUCCESS;
-    if (r != CUDA_SUCCESS)
-        driver.cuDevicePrimaryCtxRelease_v2(m->device);
-    return r;
+    *pushed = r == CUDA_SUCCESS && device != m->device;
+    if (*pushed)
+        r = push_primary(m->device);
+    return r == CUDA_SUCCESS ? GFAAS_MODEL_OK : failed("cannot use the GPU of the model", r);
 }
 
 static void leave_device(const struct mapping *m, bool pushed)
@@ -173,10 +173,10 @@ static void leave_device(const struct mapping *m, bool pushed)
 int mapping_copy(const struct mapping *m, uint64_t to, const void *from, uint64_t bytes)
 {
     bool pushed;
-    CUresult r = enter_device(m, &pushed);
-    if (r != CUDA_SUCCESS)
-        return failed("cannot use the GPU of the model", r);
-    r = driver.cuMemcpy(to, (CUdeviceptr)(uintptr_t)from, bytes);
+    int code = enter_device(m, &pushed);
+    if (code)
+        return code;
+    CUresult r = driver.cuMemcpy(to, (CUdeviceptr)(uintptr_t)from, bytes);
     if (r == CUDA_SUCCESS)
         r = driver.cuStreamSynchronize(NULL); /* a copy within the GPU may still run */
     leave_device(m, pushed);
@@ -186,11 +186,11 @@ int mapping_copy(const struct mapping *m, uint64_t to, const void *from, uint64_
 int mapping_seal(const struct mapping *m)
 {
     bool pushed;
-    CUresult r = enter_device(m, &pushed);
-    if (r != CUDA_SUCCESS)
-        return failed("cannot use the GPU of the model", r);
-    r = driver.cuCtxSynchronize();
-    int code = r == CUDA_SUCCESS ? GFAAS_MODEL_OK : failed("work that writes the model failed", r);
+    int code = enter_device(m, &pushed);
+    if (code)
+        return code;
+    CUresult r = driver.cuCtxSynchronize();
+    code = r == CUDA_SUCCESS ? GFAAS_MODEL_OK : failed("work that writes the model failed", r);
     if (!code && (r = set_access(m, false)) != CUDA_SUCCESS)
         code = failed("cannot make the model read-only", r);
     leave_device(m, pushed);
