@@ -1,7 +1,7 @@
 # model.mk builds the model client for C and Python. The top Makefile includes it.
 MODEL_DIR := hook/model
 MODEL_SRC := $(wildcard $(MODEL_DIR)/*.c)
-MODEL_HDR := $(wildcard $(MODEL_DIR)/*.h) hook/cuda.h hook/descriptor.h hook/symbols.def
+MODEL_HDR := $(wildcard $(MODEL_DIR)/*.h) hook/cuda.h hook/descriptor.h hook/symbols.def hook/symver.h
 
 $(BUILD)/lib/libgfaas-model.so: $(MODEL_SRC) $(MODEL_HDR) $(MODEL_DIR)/model.map hook/model/model.mk
 	@mkdir -p $(@D)
@@ -29,7 +29,7 @@ checks: $(MODEL_CHECKS) $(MODEL_PYTHON_CHECKS)
 $(MODEL_PYTHON_CHECKS): $(BUILD)/check/%: $(MODEL_DIR)/check/%
 	@mkdir -p $(@D)
 	cp $< $@
-$(MODEL_CHECKS): $(BUILD)/check/%: $(MODEL_DIR)/check/%.c $(BUILD)/lib/libgfaas-model.so $(BUILD)/include/gfaas_model.h hook/cuda.h
+$(MODEL_CHECKS): $(BUILD)/check/%: $(MODEL_DIR)/check/%.c $(wildcard $(MODEL_DIR)/check/*.h) $(BUILD)/lib/libgfaas-model.so $(BUILD)/include/gfaas_model.h hook/cuda.h
 	@mkdir -p $(@D)
 	$(CC) -std=gnu11 -O2 -g -Wall -Wextra -Werror $(CFLAGS) -Ihook -I$(BUILD)/include -o $@ $< \
 	  -L$(BUILD)/lib -lgfaas-model '-Wl,-rpath,$$ORIGIN/../lib' -lpthread -ldl

@@ -26,38 +26,10 @@
  *                                     model opens */
 #define _GNU_SOURCE
 #define CUDA_EXACT_NAMES
-#include <cuda.h>
-#include <gfaas_model.h>
+#include "check.h"
 
-#include <dirent.h>
-#include <dlfcn.h>
 #include <fcntl.h>
-#include <pthread.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#define ASSERT(condition)                                                          \
-    do {                                                                           \
-        if (!(condition)) {                                                        \
-            fprintf(stderr, "%s:%d: assertion failed: %s\n", __FILE__, __LINE__, #condition); \
-            exit(1);                                                               \
-        }                                                                          \
-    } while (0)
-
-/* The driver's function of that name. */
-#define CUDA(name) ((__typeof__(name) *)driver(#name))
-
-static void *driver(const char *name)
-{
-    void *library = dlopen("libcuda.so.1", RTLD_NOW), *at = library ? dlsym(library, name) : NULL;
-    ASSERT(at);
-    return at;
-}
 
 static void wait_for_end(void)
 {
@@ -71,12 +43,10 @@ static void wait_for_end(void)
 /* Reads the bytes in the primary context, which the library uses and keeps while a model is open. */
 static void show_bytes(const gfaas_tensor *t)
 {
-    CUcontext c;
-    CUdevice dev;
     unsigned char *b = malloc(t->bytes + 1);
-    ASSERT(!CUDA(cuDeviceGet)(&dev, 0) && !CUDA(cuDevicePrimaryCtxRetain)(&c, dev) && !CUDA(cuCtxPushCurrent_v2)(c));
+    primary(true);
     ASSERT(!t->bytes || !CUDA(cuMemcpyDtoH_v2)(b, t->ptr, t->bytes));
-    ASSERT(!CUDA(cuCtxPopCurrent_v2)(&c) && !CUDA(cuDevicePrimaryCtxRelease_v2)(dev));
+    primary(false);
     for (uint64_t i = 0; i < t->bytes && i < 32; i++)
         printf("%02x", b[i]);
     free(b);
@@ -237,10 +207,7 @@ static int holds(const char *name)
 {
     gfaas_model *m;
     gfaas_tensor t;
-    CUcontext c;
-    CUdevice dev;
-    ASSERT(!CUDA(cuInit)(0) && !CUDA(cuDeviceGet)(&dev, 0) && !CUDA(cuDevicePrimaryCtxRetain)(&c, dev) &&
-           !CUDA(cuCtxSetCurrent)(c));
+    primary(true);
     ASSERT(!gfaas_model_open(name, NULL, &m) && !gfaas_model_tensor(m, 0, &t));
     char *before = malloc(t.bytes + 1), *after = malloc(t.bytes + 1);
     ASSERT(before && after && !CUDA(cuMemcpyDtoH_v2)(before, t.ptr, t.bytes));
@@ -258,10 +225,7 @@ static int writes(const char *name)
 {
     gfaas_model *m;
     gfaas_tensor t;
-    CUcontext c;
-    CUdevice dev;
-    ASSERT(!CUDA(cuInit)(0) && !CUDA(cuDeviceGet)(&dev, 0) && !CUDA(cuDevicePrimaryCtxRetain)(&c, dev) &&
-           !CUDA(cuCtxSetCurrent)(c));
+    primary(true);
     ASSERT(!gfaas_model_open(name, NULL, &m) && !gfaas_model_tensor(m, 0, &t));
     char text[] = "written";
     CUresult copied = CUDA(cuMemcpyHtoD_v2)(t.ptr, text, sizeof text);
@@ -270,17 +234,6 @@ static int writes(const char *name)
         set = CUDA(cuCtxSynchronize)();
     printf("error %d for a copy, %d for a memset\n", (int)copied, (int)set);
     return copied && set ? 0 : 1;
-}
-
-static int descriptors(void)
-{
-    int n = 0;
-    DIR *d = opendir("/proc/self/fd");
-    ASSERT(d);
-    while (readdir(d))
-        n++;
-    closedir(d);
-    return n;
 }
 
 static int leaks(const char *name)

@@ -20,29 +20,10 @@
  *   descriptors                         prints the number of open descriptors instead */
 #define _GNU_SOURCE
 #define CUDA_EXACT_NAMES
-#include <cuda.h>
-#include <gfaas_model.h>
+#include "check.h"
 
-#include <dirent.h>
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#define ASSERT(condition)                                                          \
-    do {                                                                           \
-        if (!(condition)) {                                                        \
-            fprintf(stderr, "%s:%d: assertion failed: %s\n", __FILE__, __LINE__, #condition); \
-            exit(1);                                                               \
-        }                                                                          \
-    } while (0)
-
-#define CUDA(name) ((__typeof__(name) *)driver(#name))
 #define MOST 64
 #define MIB (1 << 20)
 
@@ -55,24 +36,6 @@ static int pairs;
 static int other_end; /* of the socket that replaced a connection */
 static gfaas_store_options options = {.metadata = metadata};
 static const gfaas_store_options none = {.metadata = metadata};
-
-static void *driver(const char *name)
-{
-    void *library = dlopen("libcuda.so.1", RTLD_NOW), *at = library ? dlsym(library, name) : NULL;
-    ASSERT(at);
-    return at;
-}
-
-static void primary(bool enter)
-{
-    CUcontext c;
-    CUdevice dev;
-    ASSERT(!CUDA(cuInit)(0) && !CUDA(cuDeviceGet)(&dev, 0));
-    if (enter)
-        ASSERT(!CUDA(cuDevicePrimaryCtxRetain)(&c, dev) && !CUDA(cuCtxPushCurrent_v2)(c));
-    else
-        ASSERT(!CUDA(cuCtxPopCurrent_v2)(&c) && !CUDA(cuDevicePrimaryCtxRelease_v2)(dev));
-}
 
 static int begin(void)
 {
@@ -198,17 +161,6 @@ static int forks(void)
     }
     ASSERT(waitpid(child, &status, 0) == child);
     return status;
-}
-
-static int descriptors(void)
-{
-    int n = 0;
-    DIR *d = opendir("/proc/self/fd");
-    ASSERT(d);
-    while (readdir(d))
-        n++;
-    closedir(d);
-    return n;
 }
 
 static int replace(void)
