@@ -65,19 +65,11 @@ CUresult sim_cuWaitExternalSemaphoresAsync(struct stream *s, const CUexternalSem
 {
     CUresult r = check_semaphores(s, extSemArray, paramsArray, numExtSems);
     for (unsigned i = 0; i < numExtSems && r == CUDA_SUCCESS; i++) {
-        struct item *it = item_new(I_UNTIL);
-        if (!it)
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        it->u.word = (struct word){.at = ((struct semaphore *)extSemArray[i])->value, .bytes = 8,
-                                   .value = paramsArray[i].params.fence.value, .flags = CU_STREAM_WAIT_VALUE_GEQ};
-        r = engine_push(s, it);
+        struct word w = {.at = ((struct semaphore *)extSemArray[i])->value, .bytes = 8,
+                         .value = paramsArray[i].params.fence.value, .flags = CU_STREAM_WAIT_VALUE_GEQ};
+        r = word_wait(s, &w);
     }
     return r;
-}
-
-static void signal_task(const struct task *t)
-{
-    __atomic_store_n((uint64_t *)(uintptr_t)t->addr, t->value, __ATOMIC_RELEASE);
 }
 
 CUresult sim_cuSignalExternalSemaphoresAsync(struct stream *s, const CUexternalSemaphore *extSemArray,
@@ -86,7 +78,7 @@ CUresult sim_cuSignalExternalSemaphoresAsync(struct stream *s, const CUexternalS
 {
     CUresult r = check_semaphores(s, extSemArray, paramsArray, numExtSems);
     for (unsigned i = 0; i < numExtSems && r == CUDA_SUCCESS; i++) {
-        struct task t = {.run = signal_task, .addr = (uintptr_t)((struct semaphore *)extSemArray[i])->value,
+        struct task t = {.run = word_write_64, .addr = (uintptr_t)((struct semaphore *)extSemArray[i])->value,
                          .value = paramsArray[i].params.fence.value};
         r = transfer_task(s, &t);
     }

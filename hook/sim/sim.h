@@ -514,7 +514,10 @@ void engine_finish(struct item *it, uint64_t at);
  * or at the kernel's end if there may be something to do then. 0: unknown. */
 uint64_t engine_deadline(struct device *d, uint64_t more, uint64_t now);
 
-bool word_matches(const struct word *w); /* word.c: reports whether the word has the expected value */
+/* word.c. Reports whether the word has the expected value. */
+bool word_matches(const struct word *w);
+CUresult word_wait(struct stream *s, const struct word *w); /* makes the stream wait until then */
+void word_write_64(const struct task *t);                   /* writes t->value to t->addr */
 
 /* wait.c: waits; g_lock is held except during the sleep. */
 extern pthread_cond_t g_cond;

@@ -41,6 +41,15 @@ static CUresult locate(CUdeviceptr addr, unsigned bytes, char **view, bool *read
     return r == CUDA_SUCCESS && where == MEM_PAGEABLE ? CUDA_ERROR_INVALID_VALUE : r;
 }
 
+CUresult word_wait(struct stream *s, const struct word *w)
+{
+    struct item *it = item_new(I_UNTIL);
+    if (!it)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    it->u.word = *w;
+    return engine_push(s, it);
+}
+
 static CUresult wait_word(struct stream *s, CUdeviceptr addr, uint64_t value, unsigned bytes, unsigned flags,
                           bool check_only)
 {
@@ -53,11 +62,7 @@ static CUresult wait_word(struct stream *s, CUdeviceptr addr, uint64_t value, un
     CUresult r = locate(addr, bytes, &view, &read_only);
     if (r != CUDA_SUCCESS || check_only)
         return r;
-    struct item *it = item_new(I_UNTIL);
-    if (!it)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    it->u.word = (struct word){.at = view, .value = value, .bytes = bytes, .flags = flags};
-    return engine_push(s, it);
+    return word_wait(s, &(struct word){.at = view, .value = value, .bytes = bytes, .flags = flags});
 }
 
 static void write_32(const struct task *t)
@@ -65,7 +70,7 @@ static void write_32(const struct task *t)
     __atomic_store_n((uint32_t *)(uintptr_t)t->addr, (uint32_t)t->value, __ATOMIC_RELEASE);
 }
 
-static void write_64(const struct task *t)
+void word_write_64(const struct task *t)
 {
     __atomic_store_n((uint64_t *)(uintptr_t)t->addr, t->value, __ATOMIC_RELEASE);
 }
@@ -86,7 +91,8 @@ static CUresult write_word(struct stream *s, CUdeviceptr addr, uint64_t value, u
     CUresult r = locate(addr, bytes, &view, &read_only);
     if (r != CUDA_SUCCESS || check_only)
         return r;
-    struct task t = {.run = read_only ? fault : bytes == 4 ? write_32 : write_64, .addr = (uintptr_t)view, .value = value};
+    struct task t = {.run = read_only ? fault : bytes == 4 ? write_32 : word_write_64, .addr = (uintptr_t)view,
+                     .value = value};
     return transfer_task(s, &t);
 }
 
