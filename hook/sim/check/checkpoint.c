@@ -209,8 +209,7 @@ static CUresult unshare(bool opened)
 
 static CUresult launch(unsigned ms)
 {
-    unsigned n;
-    ASSERT_SUCCESS(cuDeviceGetAttribute((int *)&n, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, current));
+    unsigned n = (unsigned)attribute_of(current, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
     return cuLaunchKernel(ticks[current], ms ? ms * n : 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
 }
 

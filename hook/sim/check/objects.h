@@ -5,6 +5,13 @@
 
 #include <stdint.h>
 
+static inline int attribute_of(CUdevice dev, CUdevice_attribute attribute)
+{
+    int value = 0;
+    ASSERT_SUCCESS(cuDeviceGetAttribute(&value, attribute, dev));
+    return value;
+}
+
 static inline CUcontext new_context(CUdevice dev)
 {
     CUcontext c;

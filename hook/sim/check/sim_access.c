@@ -198,15 +198,13 @@ static void rights(CUdevice dev, CUdeviceptr p)
 int main(int argc, char **argv)
 {
     struct peer peers[WAYS];
-    int vmm = 0;
     if (argc > 2)
         return reader(atoi(argv[2]));
     for (int i = 0; i < WAYS; i++)
         peers[i] = peer_start(argv[0], "read");
     CUdevice dev = first_device();
     CUmemAllocationProp prop = memory_of(dev, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-    ASSERT_SUCCESS(cuDeviceGetAttribute(&vmm, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, dev));
-    if (!vmm)
+    if (!attribute_of(dev, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED))
         return 77;
     CUcontext ctx = new_context(dev);
     ASSERT_SUCCESS(cuMemGetAllocationGranularity(&grain, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));

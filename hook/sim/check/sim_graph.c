@@ -429,7 +429,7 @@ int main(void)
 {
     CUdevice dev = first_device();
     sim = simulated(dev);
-    ASSERT_SUCCESS(cuDeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, dev));
+    sms = attribute_of(dev, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
     ASSERT_SUCCESS(cuCtxCreate(&ctx, 0, dev));
     ASSERT_SUCCESS(cuModuleLoadData(&module, kernels_ptx));
     ASSERT_SUCCESS(cuModuleGetFunction(&vadd, module, "vadd"));

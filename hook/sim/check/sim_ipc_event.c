@@ -106,14 +106,12 @@ int main(int argc, char **argv)
 {
     CUipcEventHandle h;
     CUevent e;
-    int can = 1;
     char b = 0;
     if (argc > 2)
         return other(atoi(argv[2]));
     struct peer peer = peer_start(argv[0], "other");
     CUdevice dev = first_device();
-    ASSERT_SUCCESS(cuDeviceGetAttribute(&can, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, dev));
-    if (!can)
+    if (!attribute_of(dev, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED))
         return 77;
     struct side me = begin(dev);
     refused(dev);

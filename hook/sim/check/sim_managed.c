@@ -222,11 +222,9 @@ static void residency(CUdevice dev)
 
 int main(void)
 {
-    int managed = 0, at_once = 0;
     CUdevice dev = first_device();
-    ASSERT_SUCCESS(cuDeviceGetAttribute(&managed, CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, dev));
-    ASSERT_SUCCESS(cuDeviceGetAttribute(&at_once, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, dev));
-    if (!managed || !at_once)
+    if (!attribute_of(dev, CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY) ||
+        !attribute_of(dev, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS))
         return 77;
     CUcontext ctx = new_context(dev);
     CUmodule m = new_module(kernels_ptx);

@@ -311,13 +311,11 @@ static void shared(CUdevice dev, CUstream s, struct peer other)
 
 int main(int argc, char **argv)
 {
-    int pools = 0;
     if (argc > 2)
         return importer(atoi(argv[2]));
     struct peer other = peer_start(argv[0], "import");
     CUdevice dev = first_device();
-    ASSERT_SUCCESS(cuDeviceGetAttribute(&pools, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, dev));
-    if (!pools)
+    if (!attribute_of(dev, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED))
         return 77;
     CUcontext ctx = new_context(dev);
     CUstream s = new_stream();

@@ -325,7 +325,7 @@ int main(void)
     CUfunction saxpy;
     CUdevice dev = first_device();
     sim = simulated(dev);
-    ASSERT_SUCCESS(cuDeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, dev));
+    sms = attribute_of(dev, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
     CUcontext ctx = new_context(dev);
     CUmodule m = new_module(kernels_ptx);
     ASSERT_SUCCESS(cuModuleGetFunction(&tick, m, "tick"));

@@ -230,9 +230,7 @@ static void unsupported(CUdevice dev)
 {
     CUmulticastObjectProp mc = {.numDevices = 2, .size = grain};
     CUmemGenericAllocationHandle h;
-    int has = 0;
-    ASSERT_SUCCESS(cuDeviceGetAttribute(&has, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, dev));
-    if (!has)
+    if (!attribute_of(dev, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED))
         SIM_CHECK(cuMulticastCreate(&h, &mc) != CUDA_SUCCESS);
 }
 
@@ -252,13 +250,11 @@ static void not_allowed(CUdevice dev)
 
 int main(int argc, char **argv)
 {
-    int vmm = 0;
     if (argc > 2)
         return importer(atoi(argv[2]));
     struct peer other = peer_start(argv[0], "import");
     CUdevice dev = first_device();
-    ASSERT_SUCCESS(cuDeviceGetAttribute(&vmm, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, dev));
-    if (!vmm)
+    if (!attribute_of(dev, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED))
         return 77;
     new_context(dev);
     CUmodule m = new_module(kernels_ptx);

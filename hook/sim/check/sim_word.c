@@ -182,12 +182,10 @@ static void semaphores(void)
 int main(void)
 {
     CUdevice dev = first_device();
-    int wide = 0, nor = 0;
     void *both;
     CUcontext ctx = new_context(dev);
-    ASSERT_SUCCESS(cuDeviceGetAttribute(&wide, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, dev));
-    ASSERT_SUCCESS(cuDeviceGetAttribute(&nor, CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR, dev));
-    CHECK(wide && nor);
+    CHECK(attribute_of(dev, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS));
+    CHECK(attribute_of(dev, CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR));
     ASSERT_SUCCESS(cuMemAlloc(&word, 16));
     ASSERT_SUCCESS(cuMemHostAlloc(&both, 16, CU_MEMHOSTALLOC_DEVICEMAP));
     ASSERT_SUCCESS(cuMemHostGetDevicePointer(&seen, both, 0));
