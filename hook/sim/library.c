@@ -217,14 +217,7 @@ CUresult sim_cuKernelGetParamInfo(struct ctx *c, CUkernel kernel, size_t paramIn
                                   size_t *paramSize)
 {
     struct kernel *k = handle_of(kernel, H_KERNEL);
-    if (!k)
-        return CUDA_ERROR_INVALID_HANDLE;
-    if (!paramOffset || paramIndex >= k->f->nparams)
-        return CUDA_ERROR_INVALID_VALUE;
-    *paramOffset = k->f->offset[paramIndex];
-    if (paramSize)
-        *paramSize = k->f->size[paramIndex];
-    return CUDA_SUCCESS;
+    return k ? sim_cuFuncGetParamInfo(k->f, NULL, paramIndex, paramOffset, paramSize) : CUDA_ERROR_INVALID_HANDLE;
 }
 
 /* Changes the settings of a kernel on a device, also in loaded modules. */
