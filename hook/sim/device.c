@@ -11,6 +11,11 @@ struct device *device_of(int ordinal)
     return ordinal >= 0 && ordinal < (int)g_config.visible ? &g_device[g_config.visible_index[ordinal]] : NULL;
 }
 
+struct device *device_at(int index)
+{
+    return index >= 0 && index < SIM_MAX_DEVICES && g_device[index].ordinal >= 0 ? &g_device[index] : NULL;
+}
+
 CUresult device_joined(int ordinal, struct device **d)
 {
     *d = device_of(ordinal);
@@ -84,12 +89,10 @@ CUresult sim_cuDeviceGetByPCIBusId(CUdevice *dev, const char *pciBusId)
         if (sscanf(pciBusId, "%x:%x", &bus, &slot) != 2)
             return CUDA_ERROR_INVALID_VALUE;
     }
-    for (unsigned i = 0; i < g_config.visible; i++)
-        if (domain == 0 && bus == 1 && (int)slot == g_config.visible_index[i]) {
-            *dev = (CUdevice)i;
-            return CUDA_SUCCESS;
-        }
-    return CUDA_ERROR_INVALID_DEVICE;
+    struct device *d = domain == 0 && bus == 1 ? device_at((int)slot) : NULL;
+    if (d)
+        *dev = d->ordinal;
+    return d ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
 CUresult sim_cuDeviceCanAccessPeer(int *canAccessPeer, CUdevice dev, CUdevice peerDev)

@@ -221,7 +221,7 @@ CUresult sim_cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute 
 
 /* ---- nodes that allocate and free ---- */
 
-static struct device *device_at(const CUmemLocation *l)
+static struct device *located_at(const CUmemLocation *l)
 {
     return l->type == CU_MEM_LOCATION_TYPE_DEVICE ? device_of(l->id) : NULL;
 }
@@ -229,14 +229,14 @@ static struct device *device_at(const CUmemLocation *l)
 /* Checks the parameters of an allocation node. */
 static CUresult check_params(const CUDA_MEM_ALLOC_NODE_PARAMS *p)
 {
-    if (!p || !p->bytesize || !device_at(&p->poolProps.location))
+    if (!p || !p->bytesize || !located_at(&p->poolProps.location))
         return CUDA_ERROR_INVALID_VALUE;
     if (p->poolProps.allocType != CU_MEM_ALLOCATION_TYPE_PINNED || p->poolProps.handleTypes)
         return CUDA_ERROR_INVALID_VALUE;
     if (p->accessDescCount > SIM_MAX_DEVICES || (p->accessDescCount && !p->accessDescs))
         return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < p->accessDescCount; i++)
-        if (!device_at(&p->accessDescs[i].location))
+        if (!located_at(&p->accessDescs[i].location))
             return CUDA_ERROR_INVALID_VALUE;
     return p->bytesize > g_config.mem ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
@@ -248,7 +248,7 @@ CUresult work_alloc(struct work *w, CUDA_MEM_ALLOC_NODE_PARAMS *p, const struct 
     CUresult result = check_params(p);
     if (result == CUDA_SUCCESS && (!handle_is(g, H_GRAPH) || g->parent)) /* child graphs cannot allocate */
         result = CUDA_ERROR_INVALID_VALUE;
-    struct device *d = result == CUDA_SUCCESS ? device_at(&p->poolProps.location) : NULL;
+    struct device *d = result == CUDA_SUCCESS ? located_at(&p->poolProps.location) : NULL;
     if (d)
         result = shared_join(d);
     if (result != CUDA_SUCCESS)

@@ -295,10 +295,9 @@ CUresult sim_cuMemPoolImportFromShareableHandle(CUmemoryPool *pool_out, void *ha
     struct pool_ref ref;
     int fd = (int)(intptr_t)handle;
     if (!pool_out || flags || handleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || fd < 0 ||
-        pread(fd, &ref, sizeof ref, 0) != sizeof ref || ref.magic != POOL_MAGIC || ref.device < 0 ||
-        ref.device >= SIM_MAX_DEVICES || g_device[ref.device].ordinal < 0)
+        pread(fd, &ref, sizeof ref, 0) != sizeof ref || ref.magic != POOL_MAGIC || !device_at(ref.device))
         return CUDA_ERROR_INVALID_VALUE;
-    struct device *d = &g_device[ref.device];
+    struct device *d = device_at(ref.device);
     TRY(shared_join(d));
     struct pool *p = pool_new(d);
     if (!p)

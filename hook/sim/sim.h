@@ -202,6 +202,7 @@ struct device {
 extern struct device g_device[SIM_MAX_DEVICES];
 struct device *device_of(int ordinal); /* NULL: not visible to the process */
 CUresult device_joined(int ordinal, struct device **d); /* and joins the device */
+struct device *device_at(int index); /* by its index on the host; NULL: not visible to the process */
 
 CUresult shared_join(struct device *d);
 void shared_leave(struct device *d);

@@ -221,15 +221,6 @@ static bool read_trailer(int fd, struct trailer *trailer)
            trailer->size % VMM_GRAIN == 0;
 }
 
-/* Returns the visible device with that index on the host, or NULL. */
-static struct device *device_at(int index)
-{
-    for (unsigned i = 0; i < g_config.visible; i++)
-        if (g_config.visible_index[i] == index)
-            return &g_device[index];
-    return NULL;
-}
-
 /* Returns the allocation with that id if this process has it, else NULL. */
 static struct alloc *find_file(const struct device *d, uint64_t id)
 {
