@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/instancetest"
@@ -28,19 +27,6 @@ func TestFakeCatalog(t *testing.T) {
 	instancetest.RunCatalog(t, func(*testing.T) (first, second ports.Catalog) {
 		c := &instancetest.FakeCatalog{}
 		return c, c
-	})
-}
-
-func TestFakeStarter(t *testing.T) {
-	instancetest.RunStarter(t, instancetest.StarterSuite{
-		New: func(*testing.T) func() ports.Starter {
-			first := &instancetest.FakeStarter{}
-			return func() ports.Starter { return first }
-		},
-		Function: func(*testing.T) function.Function { return function.Function{Name: "f"} },
-		Kill: func(_ *testing.T, s ports.Starter, r instance.Record) {
-			s.(*instancetest.FakeStarter).Kill(r.ID, 9)
-		},
 	})
 }
 

@@ -13,9 +13,21 @@ import (
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/instancetest"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/policy/residency"
 )
+
+// running is a ports.Starter whose instances run until they are stopped.
+type running struct{ ports.Starter }
+
+func (running) Adopt(context.Context, instance.Record) error { return nil }
+func (running) Stop(context.Context, instance.Record) error  { return nil }
+
+func (running) Wait(ctx context.Context, _ instance.Record) (instance.State, error) {
+	<-ctx.Done()
+	return instance.State{}, ctx.Err()
+}
 
 // TestAdoptionOnMissingGPU checks that a gateway whose GPUs may change waits for the GPU of an instance that its
 // predecessor started, but for no longer than gpuTime.
@@ -44,16 +56,13 @@ func TestAdoptionOnMissingGPU(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				starter, catalog := &instancetest.FakeStarter{}, &instancetest.FakeCatalog{}
-				m := New(life, d, Config{Log: slog.New(slog.DiscardHandler), Catalog: catalog, Starter: starter, GPUsChange: c.change, Keep: true})
+				catalog := &instancetest.FakeCatalog{}
+				m := New(life, d, Config{Log: slog.New(slog.DiscardHandler), Catalog: catalog, Starter: running{}, GPUsChange: c.change, Keep: true})
 				d.Begin(m)
 				d.Apply([]function.Function{{Name: "f", Tenant: "default", GPUs: 1, Weight: 1, Inflight: 1, Scale: function.DefaultScale, SLO: time.Second}})
 				d.SetKnown()
-				r, err := starter.Start(life, function.Function{Name: c.function}, instance.Placement{ID: c.function + ".1", GPUs: []string{"b/0"}})
-				if err != nil {
-					t.Fatal(err)
-				}
-				r.Owner = instance.Gateway
+				r := instance.Record{ID: c.function + ".1", Function: c.function, Runtime: instance.Process, GPUs: []string{"b/0"}, State: instance.Ready,
+					Contract: "http", Owner: instance.Gateway, Handle: instance.Handle{Runtime: instance.Process, Address: "a:1", Started: time.Now()}}
 				if err := errors.Join(catalog.Apply(life, function.Function{Name: c.function}), catalog.Reserve(life, r)); err != nil {
 					t.Fatal(err)
 				}
