@@ -17,7 +17,6 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/instance"
-	"github.com/gfaas/gfaas/pkg/instance/instancetest"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
@@ -269,15 +268,6 @@ func TestProbePauses(t *testing.T) {
 // recordAt returns the record of an instance of the function with that name.
 func recordAt(address, contract, name string) *instance.Record {
 	return &instance.Record{ID: name + "-0", Function: name, Contract: contract, Handle: instance.Handle{Address: address}}
-}
-
-func TestConformance(t *testing.T) {
-	instancetest.RunInvoker(t, func(t *testing.T, handler http.Handler) (ports.Invoker, string) {
-		s := httptest.NewServer(handler)
-		client := NewClient()
-		t.Cleanup(func() { client.Close(); s.Close() })
-		return client, s.Listener.Addr().String()
-	})
 }
 
 // TestInvoke checks the method, the path and the headers of a call under each contract, and that Invoke passes on the

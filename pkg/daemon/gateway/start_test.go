@@ -38,7 +38,7 @@ type behavior struct {
 
 // fakeStarter is a ports.Starter in virtual time.
 type fakeStarter struct {
-	invoker *instancetest.FakeInvoker
+	invoker *fakeInvoker
 	begin   time.Time
 
 	mu        sync.Mutex
@@ -85,7 +85,7 @@ func (f *fakeStarter) Start(ctx context.Context, fn function.Function, p instanc
 	if b.fails {
 		return fail(errors.New("exited with status 3"), false)
 	}
-	f.invoker.Serve(p.ID, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	f.invoker.serve(p.ID, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if d, err := time.ParseDuration(r.Header.Get("X-Takes")); err == nil {
 			time.Sleep(d)
 		}
@@ -117,7 +117,7 @@ func (f *fakeStarter) kill(id string) {
 	defer f.mu.Unlock()
 	if in := f.running[id]; in != nil {
 		delete(f.running, id)
-		f.invoker.Serve(id, nil)
+		f.invoker.serve(id, nil)
 		close(in.ended)
 	}
 }
@@ -184,6 +184,42 @@ func (f *fakeStarter) started(what string) []time.Duration {
 	return slices.Clone(f.starts[what])
 }
 
+// fakeInvoker is a ports.Invoker that runs the handlers of instances in this process, in virtual time.
+type fakeInvoker struct {
+	mu       sync.Mutex
+	handlers map[string]http.Handler // by address
+}
+
+// serve sets the handler of an address; nil: the address accepts no connections.
+func (f *fakeInvoker) serve(address string, h http.Handler) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.handlers[address] = h
+}
+
+func (f *fakeInvoker) Invoke(ctx context.Context, r *instance.Record, c ports.Call) (*http.Response, error) {
+	f.mu.Lock()
+	handler := f.handlers[r.Handle.Address]
+	f.mu.Unlock()
+	if handler == nil {
+		return nil, &ports.CallError{Progress: ports.NotConnected, Err: errors.New("connection refused")}
+	}
+	request := httptest.NewRequestWithContext(ctx, cmp.Or(c.Method, http.MethodPost), cmp.Or(c.Path, "/"), c.Body)
+	request.Header = c.Header
+	answer, done := httptest.NewRecorder(), make(chan struct{})
+	answer.Header()["Content-Type"] = nil // otherwise, the recorder would add one
+	go func() {
+		defer close(done)
+		handler.ServeHTTP(answer, request)
+	}()
+	select {
+	case <-done:
+		return answer.Result(), nil
+	case <-ctx.Done():
+		return nil, &ports.CallError{Progress: ports.Sent, Err: ctx.Err()}
+	}
+}
+
 // lab is a gateway in virtual time, without sockets.
 type lab struct {
 	*Gateway
@@ -198,7 +234,7 @@ type lab struct {
 // bubble.
 func newLab(t *testing.T, behaviors map[string]behavior, change func(*Config)) *lab {
 	t.Helper()
-	invoker := &instancetest.FakeInvoker{}
+	invoker := &fakeInvoker{handlers: map[string]http.Handler{}}
 	l := &lab{t: t, catalog: &instancetest.FakeCatalog{}, log: &bytes.Buffer{},
 		starter: &fakeStarter{invoker: invoker, begin: time.Now(), behaviors: behaviors, starts: map[string][]time.Duration{}, running: map[string]*fakeInstance{}}}
 	cfg := Config{Log: slog.New(slog.NewTextHandler(l.log, nil)), Starter: l.starter, Invoker: invoker, Catalog: l.catalog,

@@ -1,7 +1,6 @@
 package instancetest_test
 
 import (
-	"net/http"
 	"testing"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
@@ -27,13 +26,5 @@ func TestFakeCatalog(t *testing.T) {
 	instancetest.RunCatalog(t, func(*testing.T) (first, second ports.Catalog) {
 		c := &instancetest.FakeCatalog{}
 		return c, c
-	})
-}
-
-func TestFakeInvoker(t *testing.T) {
-	instancetest.RunInvoker(t, func(_ *testing.T, h http.Handler) (ports.Invoker, string) {
-		f := &instancetest.FakeInvoker{}
-		f.Serve("f.local:80", h)
-		return f, "f.local:80"
 	})
 }

@@ -1,5 +1,6 @@
-// Package instancetest provides conformance suites for ports.Runtime (Run), ports.Catalog,
-// ports.Invoker and ports.Starter, and fakes of them that pass the suites.
+// Package instancetest provides conformance suites for ports.Runtime (Run) and ports.Catalog (RunCatalog), and
+// fakes that pass the suites. The suites of ports.Starter and ports.Invoker are tests of their only
+// implementations, in pkg/launch and pkg/adapter/fnhttp.
 package instancetest
 
 import (

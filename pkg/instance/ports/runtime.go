@@ -1,5 +1,5 @@
-// Package ports has the interfaces through which instances are launched, called and stored. Each port has a fake and
-// a conformance suite, which runs on the fake and on the real implementation, in pkg/instance/instancetest.
+// Package ports has the interfaces through which instances are launched, called and stored. Runtime and Catalog have a
+// fake and a conformance suite, which runs on the fake and on the real implementations, in pkg/instance/instancetest.
 package ports
 
 import (

@@ -1,4 +1,4 @@
-package instancetest
+package fnhttp
 
 import (
 	"bufio"
@@ -8,10 +8,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"reflect"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -19,122 +17,9 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
-// FakeInvoker is a ports.Invoker that calls handlers in this process, without sockets. It
-// uses the path "/" for every contract. The zero value is ready to use.
-type FakeInvoker struct {
-	mu       sync.Mutex
-	handlers map[string]http.Handler // by address
-}
-
-var _ ports.Invoker = (*FakeInvoker)(nil)
-
-// Serve registers the handler for an address; nil removes it.
-func (f *FakeInvoker) Serve(address string, h http.Handler) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.handlers == nil {
-		f.handlers = map[string]http.Handler{}
-	}
-	f.handlers[address] = h
-}
-
-// Invoke runs the handler of the instance's address in a goroutine. A handler that panics
-// with http.ErrAbortHandler stands for an instance that dies.
-func (f *FakeInvoker) Invoke(ctx context.Context, r *instance.Record, c ports.Call) (*http.Response, error) {
-	if c.Method == "" {
-		c.Method = http.MethodPost
-	}
-	if c.Path == "" {
-		c.Path = "/"
-	}
-	to, err := url.ParseRequestURI(c.Path)
-	if err != nil || strings.ContainsAny(c.Path, "?# ") {
-		return nil, fmt.Errorf("invalid request path %q", c.Path)
-	}
-	to.RawQuery = c.Query
-	f.mu.Lock()
-	handler := f.handlers[r.Handle.Address]
-	f.mu.Unlock()
-	if handler == nil {
-		return nil, &ports.CallError{Progress: ports.NotConnected, Err: errors.New("connection refused")}
-	}
-	body := c.Body
-	if body == nil {
-		body = http.NoBody
-	}
-	request := httptest.NewRequestWithContext(ctx, c.Method, "/", body)
-	request.URL, request.RequestURI, request.Host, request.Header = to, to.RequestURI(), r.Handle.Address, http.Header{}
-	for name, values := range c.Header {
-		request.Header[http.CanonicalHeaderKey(name)] = values
-	}
-	if host := request.Header.Get("Host"); host != "" {
-		request.Host = host
-	}
-	request.Header.Del("Host")
-	request.Header.Del("Content-Length")
-	return f.run(request, handler)
-}
-
-func (f *FakeInvoker) run(request *http.Request, handler http.Handler) (*http.Response, error) {
-	out, in := io.Pipe()
-	w := &pipeWriter{header: http.Header{}, body: in, head: make(chan *http.Response, 1)}
-	stop := context.AfterFunc(request.Context(), func() { _ = in.CloseWithError(request.Context().Err()) })
-	died := make(chan struct{})
-	go func() {
-		defer stop()
-		defer func() {
-			if recover() != nil {
-				_ = in.CloseWithError(io.ErrUnexpectedEOF)
-				close(died)
-			}
-		}()
-		handler.ServeHTTP(w, request)
-		w.WriteHeader(http.StatusOK)
-		_ = in.Close()
-	}()
-	select {
-	case answer := <-w.head:
-		answer.Body, answer.Request = out, request
-		return answer, nil
-	case <-died:
-		return nil, &ports.CallError{Progress: ports.Sent, Err: io.ErrUnexpectedEOF}
-	case <-request.Context().Done():
-		return nil, &ports.CallError{Progress: ports.Sent, Err: request.Context().Err()}
-	}
-}
-
-// pipeWriter passes an answer on while it is written.
-type pipeWriter struct {
-	header http.Header
-	body   *io.PipeWriter
-	head   chan *http.Response
-	begun  bool
-}
-
-func (w *pipeWriter) Header() http.Header     { return w.header }
-func (w *pipeWriter) FlushError() error       { w.WriteHeader(http.StatusOK); return nil }
-func (w *pipeWriter) EnableFullDuplex() error { return nil }
-
-func (w *pipeWriter) WriteHeader(status int) {
-	if w.begun {
-		return
-	}
-	w.begun = true
-	w.head <- &http.Response{
-		StatusCode: status, Status: fmt.Sprintf("%d %s", status, http.StatusText(status)),
-		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: w.header.Clone(), ContentLength: -1,
-	}
-}
-
-func (w *pipeWriter) Write(p []byte) (int, error) {
-	w.WriteHeader(http.StatusOK)
-	return w.body.Write(p)
-}
-
-// RunInvoker checks that an Invoker conforms to ports.Invoker. serve must run a handler
-// until the test ends and return its address.
-func RunInvoker(t *testing.T, serve func(t *testing.T, h http.Handler) (i ports.Invoker, address string)) {
-	for name, test := range map[string]func(*testing.T, invoking){
+// TestConformance checks that a Client conforms to ports.Invoker.
+func TestConformance(t *testing.T) {
+	for name, test := range map[string]func(*testing.T){
 		"passes any request":     testForm,
 		"answers pass unchanged": testAnswers,
 		"streams":                testStreams,
@@ -145,15 +30,36 @@ func RunInvoker(t *testing.T, serve func(t *testing.T, h http.Handler) (i ports.
 		"is sent once":           testNoResend,
 		"refuses invalid calls":  testNoCall,
 	} {
-		t.Run(name, func(t *testing.T) { test(t, serve) })
+		t.Run(name, test)
 	}
 }
 
-type invoking func(t *testing.T, h http.Handler) (ports.Invoker, string)
+// serve runs a handler until the test ends. It returns a client, and the address of the handler.
+func serve(t *testing.T, h http.Handler) (*Client, string) {
+	t.Helper()
+	s := httptest.NewServer(h)
+	client := NewClient()
+	t.Cleanup(func() { client.Close(); s.Close() })
+	return client, s.Listener.Addr().String()
+}
 
 // at returns an instance at an address.
 func at(address string) *instance.Record {
 	return &instance.Record{ID: "f-0", Function: "f", Contract: "http", Handle: instance.Handle{Address: address}}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func expect(t *testing.T, got, want string) {
+	t.Helper()
+	if got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
 }
 
 func readAll(t *testing.T, answer *http.Response) string {
@@ -163,7 +69,7 @@ func readAll(t *testing.T, answer *http.Response) string {
 	return string(text)
 }
 
-func testForm(t *testing.T, serve invoking) {
+func testForm(t *testing.T) {
 	i, address := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		fmt.Fprintf(w, "%s %s %q %v %s", r.Method, r.RequestURI, body, r.Header["X-A"], r.Host)
@@ -186,7 +92,7 @@ func testForm(t *testing.T, serve invoking) {
 	}
 }
 
-func testAnswers(t *testing.T, serve invoking) {
+func testAnswers(t *testing.T) {
 	i, address := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header()["X-B"] = []string{"1", "2"}
 		w.Header().Set("Location", "/elsewhere")
@@ -204,7 +110,7 @@ func testAnswers(t *testing.T, serve invoking) {
 }
 
 // testStreams checks that both bodies pass while they are written.
-func testStreams(t *testing.T, serve invoking) {
+func testStreams(t *testing.T) {
 	i, address := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		control := http.NewResponseController(w)
 		_ = control.EnableFullDuplex()
@@ -240,7 +146,7 @@ func testStreams(t *testing.T, serve invoking) {
 	}
 }
 
-func testCallCancelled(t *testing.T, serve invoking) {
+func testCallCancelled(t *testing.T) {
 	seen := make(chan bool)
 	ended := make(chan bool)
 	i, address := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -274,7 +180,7 @@ func failedWith(t *testing.T, err error, want ports.Progress) {
 	}
 }
 
-func testNoListener(t *testing.T, serve invoking) {
+func testNoListener(t *testing.T) {
 	i, _ := serve(t, http.NotFoundHandler())
 	body := strings.NewReader("in")
 	_, err := i.Invoke(t.Context(), at("127.0.0.1:1"), ports.Call{Body: body})
@@ -284,13 +190,13 @@ func testNoListener(t *testing.T, serve invoking) {
 	}
 }
 
-func testDies(t *testing.T, serve invoking) {
+func testDies(t *testing.T) {
 	i, address := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
 	_, err := i.Invoke(t.Context(), at(address), ports.Call{Body: strings.NewReader("in")})
 	failedWith(t, err, ports.Sent)
 }
 
-func testTruncated(t *testing.T, serve invoking) {
+func testTruncated(t *testing.T) {
 	i, address := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "half")
 		_ = http.NewResponseController(w).Flush()
@@ -305,7 +211,7 @@ func testTruncated(t *testing.T, serve invoking) {
 }
 
 // testNoResend checks that no call is sent twice, whatever its method and headers.
-func testNoResend(t *testing.T, serve invoking) {
+func testNoResend(t *testing.T) {
 	var calls atomic.Int32
 	i, address := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/dies" {
@@ -332,7 +238,7 @@ func testNoResend(t *testing.T, serve invoking) {
 	}
 }
 
-func testNoCall(t *testing.T, serve invoking) {
+func testNoCall(t *testing.T) {
 	i, address := serve(t, http.NotFoundHandler())
 	for _, c := range []ports.Call{{Path: "a"}, {Path: "/a b"}, {Path: "/%zz"}, {Path: "/a?b"}, {Path: "/a#b"}} {
 		_, err := i.Invoke(t.Context(), at(address), c)
