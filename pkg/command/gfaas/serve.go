@@ -175,21 +175,21 @@ are stored in the folder async next to the state file until they have ended.`,
 	f.StringArrayVar(&o.placementSet, "placement-set", nil, "parameter of the placement, as `KEY=VALUE`, like gamma=1.2 (repeatable)")
 	f.StringVar(&o.profile, "profile", "", "profile (CSV) with the slices of instances and, for a scaler, their throughput")
 	f.StringVar(&o.gpuModel, gpumodel.Flag, "", "use the rows of --profile and --costs for this GPU model (default: the model of each GPU)")
-	f.IntVar(&o.Limits.Queue, "max-queue", 1024, "maximum number of waiting calls per function")
-	f.DurationVar(&o.Limits.QueueTimeout, "queue-timeout", time.Minute, "how long a call may wait for an instance, not counting time in which an instance of its function starts")
-	f.DurationVar(&o.Limits.Timeout, "timeout", 5*time.Minute, "how long an answer may take to begin, and how long it may pause after that")
+	f.IntVar(&o.Queue, "max-queue", 1024, "maximum number of waiting calls per function")
+	f.DurationVar(&o.QueueTimeout, "queue-timeout", time.Minute, "how long a call may wait for an instance, not counting time in which an instance of its function starts")
+	f.DurationVar(&o.Timeout, "timeout", 5*time.Minute, "how long an answer may take to begin, and how long it may pause after that")
 	f.DurationVar(&o.startTimeout, "start-timeout", launch.DefaultReadyTimeout, "how long an instance may take to become ready")
 	size := func(value *int64, name string, standard gpu.Bytes, usage string) {
 		f.TextVar((*gpu.Bytes)(value), name, standard, usage)
 	}
-	size(&o.Limits.MaxBody, "max-body", 64*gpu.MiB, "maximum `size` of a request body")
-	size(&o.Limits.Buffer, "buffer", 256*gpu.KiB, "read up to this `size` of a request body before the call is queued, and keep it until the call ends")
-	size(&o.Limits.BufferMemory, "buffer-memory", defaultBufferMemory, "limit on the memory for the request bodies of all calls together, as a `size`; further bodies are not read until memory is free; without this flag, the limit rises with --buffer, to 4 times its value")
-	size(&o.Limits.Spill, "spill", defaultSpill, "limit on the disk space, next to the state, for the parts beyond --buffer of request bodies that name a model (/v1/), as a `size`; 0 refuses calls with larger bodies than --buffer")
-	f.DurationVar(&o.Limits.HeaderTimeout, "header-timeout", 10*time.Second, "how long the head of a request may take")
-	f.DurationVar(&o.Limits.BodyTimeout, "body-timeout", 30*time.Second, "longest pause while reading a request body")
-	size(&o.Limits.BodyRate, "body-rate", gpu.KiB, "minimum rate of a request body that takes longer than --body-timeout, as a `size` per second; 0 for no minimum")
-	f.DurationVar(&o.Limits.Drain, "drain", 30*time.Second, "how long to let running calls finish on shutdown")
+	size(&o.MaxBody, "max-body", 64*gpu.MiB, "maximum `size` of a request body")
+	size(&o.Buffer, "buffer", 256*gpu.KiB, "read up to this `size` of a request body before the call is queued, and keep it until the call ends")
+	size(&o.BufferMemory, "buffer-memory", defaultBufferMemory, "limit on the memory for the request bodies of all calls together, as a `size`; further bodies are not read until memory is free; without this flag, the limit rises with --buffer, to 4 times its value")
+	size(&o.Spill, "spill", defaultSpill, "limit on the disk space, next to the state, for the parts beyond --buffer of request bodies that name a model (/v1/), as a `size`; 0 refuses calls with larger bodies than --buffer")
+	f.DurationVar(&o.HeaderTimeout, "header-timeout", 10*time.Second, "how long the head of a request may take")
+	f.DurationVar(&o.BodyTimeout, "body-timeout", 30*time.Second, "longest pause while reading a request body")
+	size(&o.BodyRate, "body-rate", gpu.KiB, "minimum rate of a request body that takes longer than --body-timeout, as a `size` per second; 0 for no minimum")
+	f.DurationVar(&o.Drain, "drain", 30*time.Second, "how long to let running calls finish on shutdown")
 	f.IntVar(&o.Async.Concurrency, "async-concurrency", 16, "limit on asynchronous calls that run or whose answers are being delivered")
 	f.IntVar(&o.Async.Retries, "async-retries", 3, "how many times to retry an asynchronous call that was answered with status 429, 502, 503 or 504")
 	f.IntVar(&o.Async.CallbackRetries, "callback-retries", 5, "how many times to retry a failed callback")
@@ -218,12 +218,11 @@ are stored in the folder async next to the state file until they have ended.`,
 
 // check validates the flags. It also sets values that follow from others.
 func (o *serveOptions) check() error {
-	l := &o.Limits
-	if l.BufferMemory == defaultBufferMemory {
-		l.BufferMemory = max(defaultBufferMemory, 4*l.Buffer)
+	if o.BufferMemory == defaultBufferMemory {
+		o.BufferMemory = max(defaultBufferMemory, 4*o.Buffer)
 	}
-	if l.Spill == defaultSpill {
-		l.Spill = max(defaultSpill, l.MaxBody)
+	if o.Spill == defaultSpill {
+		o.Spill = max(defaultSpill, o.MaxBody)
 	}
 	switch {
 	case o.Scaler != "none" && o.profile == "":
@@ -238,22 +237,22 @@ func (o *serveOptions) check() error {
 		return cli.Usagef("--socket is empty: expected a path")
 	case o.Policy.Pool < residency.Unlimited:
 		return cli.Usagef("--pool %d is out of range, expected 0 or more, or -1 for no limit", o.Policy.Pool)
-	case l.MaxBody < 1:
-		return cli.Usagef("--max-body %s: expected more than 0", gpu.Bytes(l.MaxBody))
-	case l.Buffer < 1 || l.Buffer > math.MaxInt32:
-		return cli.Usagef("--buffer %s: expected more than 0, and less than 2GiB", gpu.Bytes(l.Buffer))
-	case l.BufferMemory < int64(gpu.MiB) || l.BufferMemory < l.Buffer:
-		return cli.Usagef("--buffer-memory %s: expected 1MiB or more, and at least --buffer (%s)", gpu.Bytes(l.BufferMemory), gpu.Bytes(l.Buffer))
-	case l.Spill < 0 || l.Spill > 0 && l.Spill < l.MaxBody:
-		return cli.Usagef("--spill %s: expected 0, or at least --max-body (%s)", gpu.Bytes(l.Spill), gpu.Bytes(l.MaxBody))
-	case l.BodyRate < 0:
-		return cli.Usagef("--body-rate %s: expected 0 or more", gpu.Bytes(l.BodyRate))
+	case o.MaxBody < 1:
+		return cli.Usagef("--max-body %s: expected more than 0", gpu.Bytes(o.MaxBody))
+	case o.Buffer < 1 || o.Buffer > math.MaxInt32:
+		return cli.Usagef("--buffer %s: expected more than 0, and less than 2GiB", gpu.Bytes(o.Buffer))
+	case o.BufferMemory < int64(gpu.MiB) || o.BufferMemory < o.Buffer:
+		return cli.Usagef("--buffer-memory %s: expected 1MiB or more, and at least --buffer (%s)", gpu.Bytes(o.BufferMemory), gpu.Bytes(o.Buffer))
+	case o.Spill < 0 || o.Spill > 0 && o.Spill < o.MaxBody:
+		return cli.Usagef("--spill %s: expected 0, or at least --max-body (%s)", gpu.Bytes(o.Spill), gpu.Bytes(o.MaxBody))
+	case o.BodyRate < 0:
+		return cli.Usagef("--body-rate %s: expected 0 or more", gpu.Bytes(o.BodyRate))
 	}
 	for _, n := range []struct {
 		name               string
 		value, least, most int
 	}{
-		{"concurrency", o.Concurrency, 1, 1 << 16}, {"max-queue", l.Queue, 1, 1 << 20},
+		{"concurrency", o.Concurrency, 1, 1 << 16}, {"max-queue", o.Queue, 1, 1 << 20},
 		{"async-concurrency", o.Async.Concurrency, 1, 1 << 12}, {"async-retries", o.Async.Retries, 0, 16},
 		{"callback-retries", o.Async.CallbackRetries, 0, 16}, {"max-async", o.Async.Max, 1, 10_000_000},
 	} {
@@ -274,8 +273,8 @@ func (o *serveOptions) check() error {
 		value time.Duration
 		least time.Duration
 	}{
-		{"queue-timeout", l.QueueTimeout, 1}, {"timeout", l.Timeout, 1}, {"start-timeout", o.startTimeout, 1},
-		{"header-timeout", l.HeaderTimeout, 1}, {"body-timeout", l.BodyTimeout, 1}, {"drain", l.Drain, 0}, {"batch-window", o.BatchWindow, 0},
+		{"queue-timeout", o.QueueTimeout, 1}, {"timeout", o.Timeout, 1}, {"start-timeout", o.startTimeout, 1},
+		{"header-timeout", o.HeaderTimeout, 1}, {"body-timeout", o.BodyTimeout, 1}, {"drain", o.Drain, 0}, {"batch-window", o.BatchWindow, 0},
 	} {
 		if d.value < d.least {
 			expected := "more than 0"

@@ -55,7 +55,7 @@ func TestAdmission(t *testing.T) {
 	var from atomic.Pointer[peer] // the user that sends the next request
 	worlds := map[string]*world{}
 	for auth, change := range map[string]func(*Config){
-		nothing: func(*Config) {}, file: func(c *Config) { c.Auth = NewCredentials("u", "p") }, everybody: func(c *Config) { c.Open = true },
+		nothing: func(*Config) {}, file: func(c *Config) { c.Auth = api.NewCredentials("u", "p") }, everybody: func(c *Config) { c.Open = true },
 	} {
 		w := newWorld(t, http.HandlerFunc(echo), func(c *Config) {
 			c.UIListen = "127.0.0.1:0"

@@ -21,6 +21,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/daemon/async"
 	"github.com/gfaas/gfaas/pkg/daemon/async/journal"
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/api"
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/refusal"
 	"github.com/gfaas/gfaas/pkg/function"
 )
@@ -30,7 +31,7 @@ import (
 func withAsync(t *testing.T) func(*Config) {
 	dir := t.TempDir()
 	return func(c *Config) {
-		c.Async = Async{Dir: filepath.Join(dir, "async"), Concurrency: 2, Retries: 1, CallbackRetries: 1, Max: 4, Allow: allowed(t, "127.0.0.1")}
+		c.Async = api.Async{Dir: filepath.Join(dir, "async"), Concurrency: 2, Retries: 1, CallbackRetries: 1, Max: 4, Allow: allowed(t, "127.0.0.1")}
 	}
 }
 
@@ -207,7 +208,7 @@ func TestAsyncRefused(t *testing.T) {
 	if a := w.do("POST", "/async-function/f", "", "X-Call-Id", "0"); a.status != 202 {
 		t.Errorf("full, of an id that is known: got %+v; want status 202", a)
 	}
-	if _, err := Open(Config{Socket: filepath.Join(t.TempDir(), "s"), Policy: w.cfg.Policy, GPUs: w.cfg.GPUs, Concurrency: 1, Async: w.cfg.Async}); !errors.As(err, new(*journal.LockedError)) {
+	if _, err := Open(Config{Socket: filepath.Join(t.TempDir(), "s"), dispatchConfig: w.cfg.dispatchConfig, Async: w.cfg.Async}); !errors.As(err, new(*journal.LockedError)) {
 		t.Errorf("a second gateway on the same state: got %v, want a LockedError", err)
 	}
 }
@@ -295,7 +296,7 @@ func TestAsyncOnFullDisk(t *testing.T) {
 			<-hold
 		}
 	}), func(c *Config) {
-		c.Async = Async{Dir: filepath.Join(disk, "async"), Concurrency: 2, Max: 1000}
+		c.Async = api.Async{Dir: filepath.Join(disk, "async"), Concurrency: 2, Max: 1000}
 	})
 	w.apply(fn("f"))
 	body := strings.Repeat("x", 500_000)

@@ -412,7 +412,7 @@ func TestBatchQueue(t *testing.T) {
 	began, ahead := time.Now(), atomic.Int64{}
 	w := newWorld(t, d, func(c *Config) {
 		c.Concurrency, c.QueueTimeout = 1, time.Hour
-		c.now = func() time.Duration { return time.Since(began) + time.Duration(ahead.Load()) }
+		c.dispatchConfig.Now = func() time.Duration { return time.Since(began) + time.Duration(ahead.Load()) }
 	})
 	w.apply(fn("f", func(f *function.Function) {
 		f.Queue, f.Scale.Max, f.Timeout = 3, 1, time.Hour

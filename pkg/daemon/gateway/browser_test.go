@@ -15,6 +15,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/gfaas/gfaas/pkg/browsertest"
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/api"
 	"github.com/gfaas/gfaas/pkg/function"
 )
 
@@ -93,7 +94,7 @@ func TestPage(t *testing.T) {
 // TestPageAtItsAddress checks that at the address of --ui-listen, the page shows the same
 // content, but cannot invoke functions.
 func TestPageAtItsAddress(t *testing.T) {
-	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.UIListen, c.Auth = "127.0.0.1:0", NewCredentials("u", "p") })
+	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.UIListen, c.Auth = "127.0.0.1:0", api.NewCredentials("u", "p") })
 	w.apply(fn("f"))
 	ctx, complaints := browsertest.Open(t)
 	var offered bool
@@ -168,7 +169,7 @@ func TestPagesCannotManage(t *testing.T) {
 		rw.Header().Set("Content-Type", "text/html")
 		_, _ = io.WriteString(rw, strings.NewReplacer("GATEWAY", gateway, "KNOWN", known).Replace(attack))
 	}
-	w := newWorld(t, pathHandlers{"/page": page}, func(c *Config) { c.UIListen, c.Auth = "127.0.0.1:0", NewCredentials("u", "p") })
+	w := newWorld(t, pathHandlers{"/page": page}, func(c *Config) { c.UIListen, c.Auth = "127.0.0.1:0", api.NewCredentials("u", "p") })
 	w.apply(fn("page"))
 	known = `"` + w.token() + `"`
 	elsewhere := httptest.NewServer(http.HandlerFunc(page))
@@ -226,7 +227,7 @@ func TestFunctionAsksForPassword(t *testing.T) {
 		}
 		rw.Header().Set("Content-Type", "text/html")
 		_, _ = io.WriteString(rw, "<title>asked</title>")
-	}}, func(c *Config) { c.Auth = NewCredentials("u", "p") })
+	}}, func(c *Config) { c.Auth = api.NewCredentials("u", "p") })
 	w.apply(fn("f"))
 	ctx, _ := browsertest.Open(t)
 	var title string

@@ -192,7 +192,7 @@ func TestBodiesWaitForMemory(t *testing.T) {
 	t.Parallel()
 	release, began := make(chan struct{}), make(chan struct{}, 10)
 	w := newWorld(t, pathHandlers{"/hang": func(http.ResponseWriter, *http.Request) { began <- struct{}{}; <-release }}, func(c *Config) {
-		c.Buffer, c.BufferMemory, c.Concurrency, c.stall = 512<<10, 1<<20, 4, time.Nanosecond
+		c.Buffer, c.BufferMemory, c.Concurrency, c.Stall = 512<<10, 1<<20, 4, time.Nanosecond
 	})
 	w.apply(fn("f"), fn("g"))
 	big := strings.Repeat("x", 400<<10)

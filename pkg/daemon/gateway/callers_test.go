@@ -73,7 +73,7 @@ func TestConnectionsGiveWay(t *testing.T) {
 			release := make(chan struct{})
 			w := newWorld(t, pathHandlers{"/hang": func(http.ResponseWriter, *http.Request) { <-release }}, func(cfg *Config) {
 				withAsync(t)(cfg)
-				cfg.files, cfg.Concurrency, cfg.Queue = most*8/3, 256, 256
+				cfg.Files, cfg.Concurrency, cfg.Queue = most*8/3, 256, 256
 			})
 			defer close(release)
 			w.apply(fn("f", func(f *function.Function) { f.Inflight = 256 }))
@@ -135,7 +135,7 @@ func TestConnectionsGiveWay(t *testing.T) {
 // idle the longest, but not a connection of a host that has few.
 func TestIdleLongestGivesWay(t *testing.T) {
 	const most = 8
-	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.files = most*8/3 + 1 })
+	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.Files = most*8/3 + 1 })
 	idle := func(from string) net.Conn {
 		n := w.inPhase(inbound.PhaseIdle)
 		conn := w.dialFrom(from, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")

@@ -30,7 +30,7 @@ func TestClockIsSet(t *testing.T) {
 				}
 			}), func(c *Config) {
 				c.Record, c.Concurrency, c.QueueTimeout, c.Timeout = &text, 1, time.Hour, time.Hour
-				c.now = func() time.Duration {
+				c.dispatchConfig.Now = func() time.Duration {
 					mu.Lock()
 					defer mu.Unlock()
 					return time.Since(epoch)

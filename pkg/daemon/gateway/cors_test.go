@@ -33,7 +33,7 @@ const (
 func TestPreflight(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) {
-		c.Origins, c.Auth, c.AuthFunctions = api.Origins{chat}, NewCredentials("u", "p"), true
+		c.Origins, c.Auth, c.AuthFunctions = api.Origins{chat}, api.NewCredentials("u", "p"), true
 		c.Concurrency = 1
 	})
 	w.apply(fn("f"))

@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/api"
 )
 
 // OpenFileError reports that other users can read a file of credentials.
@@ -28,7 +30,7 @@ const maxCredentials = 4096
 
 // ReadCredentials reads the file at path, which contains one line user:password. It returns
 // an *OpenFileError if users other than the owner may access the file.
-func ReadCredentials(path string) (*Credentials, error) {
+func ReadCredentials(path string) (*api.Credentials, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -51,5 +53,5 @@ func ReadCredentials(path string) (*Credentials, error) {
 	if !ok || user == "" || password == "" || strings.ContainsAny(string(text), "\r\n") || n == maxCredentials {
 		return nil, fmt.Errorf("%s:1: expected one line user:password", path)
 	}
-	return NewCredentials(user, password), nil
+	return api.NewCredentials(user, password), nil
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/http"
 	"testing"
+
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/api"
 )
 
 // TestGatewayCredentialsAreNotPassedOn checks that no function receives the gateway's user
@@ -23,7 +25,7 @@ func TestGatewayCredentialsAreNotPassedOn(t *testing.T) {
 			}
 		}), func(c *Config) {
 			setAsync(c)
-			c.Auth, c.AuthFunctions = NewCredentials("u", "p"), authFunctions
+			c.Auth, c.AuthFunctions = api.NewCredentials("u", "p"), authFunctions
 		})
 		w.apply(fn("f"))
 		for _, c := range []struct {

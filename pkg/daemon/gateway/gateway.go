@@ -39,16 +39,10 @@ import (
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/instances"
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/metrics"
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/proxy"
-	"github.com/gfaas/gfaas/pkg/function"
-	"github.com/gfaas/gfaas/pkg/instance/ports"
-	"github.com/gfaas/gfaas/pkg/policy/placement"
-	"github.com/gfaas/gfaas/pkg/policy/queue"
-	"github.com/gfaas/gfaas/pkg/policy/scale"
-	"github.com/gfaas/gfaas/pkg/status"
-	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// Config configures a gateway.
+// Config configures a gateway. It contains the configurations of its subpackages: commands set the fields
+// below, and those of the subpackages that do not connect them with each other.
 type Config struct {
 	Socket  string // control socket; its folder is the run directory
 	Private bool   // no other program uses the run directory: its mode becomes 0700
@@ -58,86 +52,39 @@ type Config struct {
 	UIListen string
 	Log      *slog.Logger
 
-	Starter ports.Starter
-	Invoker ports.Invoker
-	Catalog ports.Catalog
+	dispatchConfig
+	instancesConfig // Usage is needed to park memory, and Swapper as well for ParkSwap
+	inboundConfig
+	Settings
 
-	// Alone, if set, waits until no other process starts or stops instances of plans, and
-	// prevents that until release is called.
-	Alone func(context.Context) (release func(), err error)
-
-	// AtWork, if set, reports whether another process starts or stops instances of plans.
-	AtWork func() bool
-
-	// FailedStarts, if set, returns the logs of a function's failed starts.
-	FailedStarts func(function string) []FailedStart
-
-	// Usage, if set, asks the token daemon for the GPU usage of its instances.
-	Usage func(context.Context) (wire.Status, error)
-
-	// Faults, if set, asks the token daemon for instances that can no longer use CUDA
-	// because of a CUDA error.
-	Faults func(context.Context) ([]wire.InstanceFault, error)
-
-	// Weights, if set, asks the model daemons for the models that they hold on GPUs.
-	Weights func(context.Context) []status.Model
-
-	// FaultsEvery is the interval of calls of Faults; 0 means 100 ms.
-	FaultsEvery time.Duration
-
-	// Memory, if set, asks the drivers for the usage of the memory of the GPUs. It omits GPUs for which they do not
-	// report it.
-	Memory func(context.Context) map[string]Memory
-
-	// Busy, if set, asks the driver of a GPU for its utilization, 0 to 1, for a policy that
-	// adapts to it. If it is nil, Usage is the source.
-	Busy func(gpu string) (float64, error)
-
-	// Unsupported, if set, returns why the gateway can never start an instance of a function, or "".
-	Unsupported func(function.Function) string
-
-	Policy      queue.Config
-	Set         map[string]string // parameters of the policy, as the user gave them
-	Record      io.Writer         // receives a record of events and decisions, if set
-	Concurrency int               // calls in progress per GPU (D)
-	BatchWindow time.Duration     // as in dispatch.Config
-	GPUs        []GPU             // indexed by GPU number
-	SideBySide  bool              // as in dispatch.Config
+	// Reload, if set, reads the settings again. A SIGHUP triggers it.
+	Reload func() (Settings, error)
 
 	// WatchGPUs, if set, calls set with the usable GPUs whenever they change, until ctx ends. A GPU that set
 	// has not listed yet is added to GPUs.
 	WatchGPUs func(ctx context.Context, set func([]GPU))
 
-	Settings
-	// Reload, if set, reads the settings again. A SIGHUP triggers it.
-	Reload func() (Settings, error)
+	// FailedStarts, if set, returns the logs of a function's failed starts.
+	FailedStarts func(function string) []FailedStart
 
-	Limits
-	Placement string             // one of placement.Names; empty means the first
-	Placing   *placement.Options // parameters of the placement; nil means the defaults
-	Scaler    string             // one of Scalers; empty means none
-	// Estimator is one of scale.Estimators, for a scaler that follows an estimate; empty means last.
-	Estimator string
-	Scaling   *scale.Options // parameters of the scaler and the estimator, without the bounds; nil means the defaults
-	Park      string         // ParkSwap, ParkCheckpoint or empty: how to park the memory of idle instances; needs Usage
-	Parker    Parker         // parks instances with ParkCheckpoint, and unparks those that the previous gateway left parked
-	// Swapper parks instances with ParkSwap, which needs it. An instance that gets a call before
-	// Unpark moves its memory back itself.
-	Swapper Parker
-	Keep    bool // leave instances running on exit
+	Set    map[string]string // parameters of the policy, as the user gave them
+	Record io.Writer         // receives a record of events and decisions, if set
 
-	Async Async
+	HeaderTimeout time.Duration // longest time to receive a request's head
+	Drain         time.Duration // how long to let running calls finish on shutdown
 
-	SpillDir    string // folder for long bodies, created on first use
-	LearnedFile string // file for the measured costs of functions; empty: they are lost at the end
-
+	Async   api.Async
 	Version string // version of the program
 
 	peerUser func(context.Context) (uid int, err error) // returns the user at the other end of a request's connection; nil asks the kernel
-	files    int                                        // limit on file descriptors; 0 asks the kernel
-	now      func() time.Duration                       // time since some fixed instant; nil uses the monotonic clock
-	stall    time.Duration                              // longest pause of a body while others wait for memory; 0 means the default
 }
+
+// The parts of Config.
+type (
+	dispatchConfig  = dispatch.Config
+	instancesConfig = instances.Config
+	inboundConfig   = inbound.Config
+)
 
 // The ways of moving the memory of idle instances to the host.
 const (
@@ -149,14 +96,8 @@ const (
 type (
 	GPU         = dispatch.GPU
 	Memory      = dispatch.Memory
-	Parker      = instances.Parker
 	FailedStart = api.InstanceLog
-	Async       = api.Async
-	Credentials = api.Credentials
 )
-
-// NewCredentials returns the credentials of a user.
-func NewCredentials(user, password string) *Credentials { return api.NewCredentials(user, password) }
 
 // ParseOrigin returns an element of api.Origins.
 func ParseOrigin(text string) (string, error) { return api.ParseOrigin(text) }
@@ -168,22 +109,6 @@ func Scalers() []string { return dispatch.Scalers() }
 type Settings struct {
 	api.Access
 	dispatch.Settings
-}
-
-// Limits bounds the resources of callers and functions. A function may set its own Queue
-// and Timeout.
-type Limits struct {
-	Queue         int           // queued calls per function
-	QueueTimeout  time.Duration // longest wait for a slot on an instance
-	Timeout       time.Duration // longest time from dispatch to the answer's head, and longest pause after it
-	MaxBody       int64         // size of a request's body, in bytes
-	Buffer        int64         // bytes of a body to keep, so that the call can be sent again
-	BufferMemory  int64         // bytes of all calls' bodies in memory; 0 means no limit
-	Spill         int64         // bytes of all calls' bodies in SpillDir; 0 means that SpillDir is not used
-	HeaderTimeout time.Duration // longest time to receive a request's head
-	BodyTimeout   time.Duration // longest pause within a request's body
-	BodyRate      int64         // minimum bytes per second of a body, after the first BodyTimeout; 0 means no minimum
-	Drain         time.Duration // how long to let running calls finish on shutdown
 }
 
 // Gateway is a running gateway, or one that is about to run (Open).
@@ -251,28 +176,24 @@ func newGateway(cfg Config) (*Gateway, error) {
 	}
 	g := &Gateway{cfg: cfg, log: cfg.Log, metrics: metrics.New()}
 	g.life, g.endLife = context.WithCancel(context.Background())
+	d := cfg.dispatchConfig
+	d.Log, d.Metrics, d.AdoptParked = cfg.Log, g.metrics, cfg.Parker != nil
+	d.Forgotten = func(name string) { g.api.ForgetAsync(name) }
 	var err error
-	g.dispatcher, err = dispatch.New(g.life, dispatch.Config{
-		Log: cfg.Log, Metrics: g.metrics, Policy: cfg.Policy, Concurrency: cfg.Concurrency, BatchWindow: cfg.BatchWindow, GPUs: cfg.GPUs, SideBySide: cfg.SideBySide,
-		Queue: cfg.Queue, QueueTimeout: cfg.QueueTimeout, Timeout: cfg.Timeout, Placement: cfg.Placement, Placing: cfg.Placing, Scaler: cfg.Scaler, Estimator: cfg.Estimator, Scaling: cfg.Scaling, Park: cfg.Park, AdoptParked: cfg.Parker != nil,
-		LearnedFile: cfg.LearnedFile, Unsupported: cfg.Unsupported,
-		Forgotten: func(name string) { g.api.ForgetAsync(name) }, Now: cfg.now,
-	}, cfg.Settings.Settings)
-	if err != nil {
+	if g.dispatcher, err = dispatch.New(g.life, d, cfg.Settings.Settings); err != nil {
 		return nil, err
 	}
-	g.instances = instances.New(g.life, g.dispatcher, instances.Config{
-		Log: cfg.Log, Starter: cfg.Starter, Invoker: cfg.Invoker, Catalog: cfg.Catalog, Alone: cfg.Alone, AtWork: cfg.AtWork, Usage: cfg.Usage, Faults: cfg.Faults, FaultsEvery: cfg.FaultsEvery, Weights: cfg.Weights, Memory: cfg.Memory,
-		Park: cfg.Park, Parker: cfg.Parker, Swapper: cfg.Swapper, Keep: cfg.Keep, Adapts: cfg.Policy.Utilization > 0, Busy: cfg.Busy,
-		GPUsChange: cfg.WatchGPUs != nil,
-		Known:      func() { g.api.StartAsync() },
-	})
+	i := cfg.instancesConfig
+	i.Log, i.Adapts, i.GPUsChange = cfg.Log, cfg.Policy.Utilization > 0, cfg.WatchGPUs != nil
+	i.Known = func() { g.api.StartAsync() }
+	g.instances = instances.New(g.life, g.dispatcher, i)
 	g.metrics.Observe(g.dispatcher.Status)
-	g.intake = inbound.New(inbound.Config{
-		Log: cfg.Log, Now: g.dispatcher.Now, Draining: g.dispatcher.Draining, Files: cfg.files, MaxBody: cfg.MaxBody, Buffer: cfg.Buffer, BufferMemory: cfg.BufferMemory,
-		QueueTimeout: cfg.QueueTimeout, BodyTimeout: cfg.BodyTimeout, BodyRate: cfg.BodyRate, Spill: cfg.Spill, SpillDir: cfg.SpillDir, Stall: cfg.stall,
+	in := cfg.inboundConfig
+	in.Log, in.Now, in.Draining, in.MemoryTimeout = cfg.Log, g.dispatcher.Now, g.dispatcher.Draining, cfg.QueueTimeout
+	g.intake = inbound.New(in)
+	g.proxy = proxy.New(proxy.Config{
+		Log: cfg.Log, Dispatcher: g.dispatcher, Instances: g.instances, Invoker: cfg.Invoker, Intake: g.intake,
 	})
-	g.proxy = proxy.New(proxy.Config{Log: cfg.Log, Dispatcher: g.dispatcher, Instances: g.instances, Invoker: cfg.Invoker, Intake: g.intake, Now: g.dispatcher.Now})
 	g.api = api.New(api.Config{
 		Log: cfg.Log, Catalog: cfg.Catalog, Starter: cfg.Starter, Dispatcher: g.dispatcher, Proxy: g.proxy, Intake: g.intake, Metrics: g.metrics,
 		Async: cfg.Async, Listen: cfg.Listen, UIListen: cfg.UIListen, MaxBody: cfg.MaxBody, FailedStarts: cfg.FailedStarts, PeerUser: cfg.peerUser,
@@ -349,7 +270,7 @@ func (g *Gateway) run(ctx context.Context) error {
 }
 
 // drain refuses new calls and waits for running ones. It cuts calls that exceed
-// Limits.Drain.
+// Config.Drain.
 func (g *Gateway) drain() {
 	close(g.dispatcher.Draining)
 	defer g.api.StopAsync(g.cfg.Drain)()

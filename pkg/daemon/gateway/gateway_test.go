@@ -71,11 +71,16 @@ func newWorld(t testing.TB, handler http.Handler, change func(*Config)) *world {
 	t.Cleanup(w.client.Close)
 	w.cfg = Config{
 		Socket: filepath.Join(dir, "gateway.sock"), Listen: "127.0.0.1:0", Log: slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
-		Starter: w.launcher(), Invoker: w.client, Catalog: w.catalog,
-		Policy: queue.Config{Policy: "gfaas", Pool: residency.Unlimited, Options: queue.Defaults()}, Concurrency: 2, GPUs: []GPU{{Name: "sim"}},
-		SpillDir: filepath.Join(dir, "spill"),
-		Limits: Limits{Queue: 64, QueueTimeout: patience, Timeout: patience, MaxBody: 1 << 20, Buffer: 1 << 10, BufferMemory: 1 << 20, Spill: 8 << 20, BodyRate: 1,
-			HeaderTimeout: patience, BodyTimeout: patience, Drain: patience},
+		dispatchConfig: dispatchConfig{
+			Policy:      queue.Config{Policy: "gfaas", Pool: residency.Unlimited, Options: queue.Defaults()},
+			Concurrency: 2, GPUs: []GPU{{Name: "sim"}}, Queue: 64, QueueTimeout: patience, Timeout: patience,
+		},
+		instancesConfig: instancesConfig{Starter: w.launcher(), Invoker: w.client, Catalog: w.catalog},
+		inboundConfig: inboundConfig{
+			MaxBody: 1 << 20, Buffer: 1 << 10, BufferMemory: 1 << 20, Spill: 8 << 20, SpillDir: filepath.Join(dir, "spill"),
+			BodyRate: 1, BodyTimeout: patience,
+		},
+		HeaderTimeout: patience, Drain: patience,
 	}
 	if change != nil {
 		change(&w.cfg)

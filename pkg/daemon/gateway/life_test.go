@@ -520,7 +520,7 @@ func TestOpenAI(t *testing.T) {
 
 // TestAuth checks that over TCP, management requests require the password.
 func TestAuth(t *testing.T) {
-	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.Auth = NewCredentials("me", "secret") })
+	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.Auth = api.NewCredentials("me", "secret") })
 	w.apply(fn("f"))
 	for path, status := range map[string]int{"/system/status": 401, "/metrics": 401, "/ui/": 401, "/healthz": 200, "/readyz": 200, "/function/f": 200} {
 		if a := w.do("GET", path, ""); a.status != status || status == 401 && (a.reason() != refusal.Auth || a.header.Get("WWW-Authenticate") == "") {
@@ -535,7 +535,7 @@ func TestAuth(t *testing.T) {
 	checkRefusal(t, w.do("GET", "/system/status", "", "Authorization", auth("you", "secret")), 401, refusal.Auth)
 	// After a reload of the settings, calls require the password too.
 	w.Gateway.cfg.Reload = func() (Settings, error) {
-		return Settings{Access: api.Access{Auth: NewCredentials("me", "new"), AuthFunctions: true}}, nil
+		return Settings{Access: api.Access{Auth: api.NewCredentials("me", "new"), AuthFunctions: true}}, nil
 	}
 	if err := w.reload(); err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/api"
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/refusal"
 	"github.com/gfaas/gfaas/pkg/function"
 )
@@ -234,7 +235,7 @@ func TestOllamaKeepAlive(t *testing.T) {
 
 // TestOllamaPassword checks that requests of Ollama's API need the password if calls do, and that HEAD / does not.
 func TestOllamaPassword(t *testing.T) {
-	w := newWorld(t, modelServer(nil), func(c *Config) { c.Auth, c.AuthFunctions = NewCredentials("u", "p"), true })
+	w := newWorld(t, modelServer(nil), func(c *Config) { c.Auth, c.AuthFunctions = api.NewCredentials("u", "p"), true })
 	w.apply(model("llama"))
 	const body = `{"model": "llama", "stream": false, "messages": [{"role": "user", "content": "hi"}], "keep_alive": "1h"}`
 	if a := w.do("POST", "/api/chat", body); a.status != 401 || !strings.HasPrefix(a.body, `{"error":"missing or wrong user and password",`) {

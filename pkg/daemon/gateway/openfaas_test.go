@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/api"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
@@ -171,7 +172,7 @@ func TestSystemIsGuarded(t *testing.T) {
 			t.Errorf("%s of another site: got %+v; want status 403, reason auth", path, a)
 		}
 	}
-	w = newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.Auth = NewCredentials("u", "p") })
+	w = newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.Auth = api.NewCredentials("u", "p") })
 	for header, status := range map[string]int{"": 401, "Basic dTpw": 200, "Basic dTpx": 401, "Bearer dTpw": 401} {
 		if a := w.do("GET", "/system/functions", "", "Authorization", header); a.status != status {
 			t.Errorf("%q: got %+v; want status %v", header, a, status)

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/api"
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/refusal"
 )
 
@@ -14,7 +15,7 @@ func TestHealth(t *testing.T) {
 	t.Parallel()
 	release, began := make(chan struct{}), make(chan struct{})
 	w := newWorld(t, pathHandlers{"/wait": func(rw http.ResponseWriter, r *http.Request) { close(began); <-release; echo(rw, r) }},
-		func(c *Config) { c.Auth, c.AuthFunctions = NewCredentials("u", "p"), true })
+		func(c *Config) { c.Auth, c.AuthFunctions = api.NewCredentials("u", "p"), true })
 	w.apply(fn("f"))
 	if a := w.do("GET", "/health", ""); a.status != 200 || a.body != "{\"status\":\"ok\"}\n" || a.header.Get("Content-Type") != "application/json" {
 		t.Errorf("GET /health: got %+v; want status 200 and ok", a)

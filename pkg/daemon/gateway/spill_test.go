@@ -83,7 +83,7 @@ func TestSpillFilesAreBounded(t *testing.T) {
 		"full":              {func(c *Config) { c.Spill = 1_000_000 }, 1, long(900_000), 503, refusal.Busy},
 		"short":             {func(c *Config) { c.Spill = 1_000_000 }, 1, long(500), 200, ""},
 		"one host's share":  {func(c *Config) { c.Spill = 2_000_000 }, 3, long(500_000), 503, refusal.Busy},
-		"no more files":     {func(c *Config) { c.files = 40 }, 5, long(2000), 503, refusal.Busy},
+		"no more files":     {func(c *Config) { c.Files = 40 }, 5, long(2000), 503, refusal.Busy},
 		"none":              {func(c *Config) { c.Spill = 0 }, 0, long(2000), 413, refusal.TooLarge},
 		"no folder":         {func(c *Config) { c.SpillDir = "/dev/null/spill" }, 0, long(2000), 503, refusal.Busy},
 		"larger than it is": {func(c *Config) { c.Spill = 800_000 }, 0, long(900_000), 503, refusal.Busy},

@@ -237,9 +237,13 @@ func newLab(t *testing.T, behaviors map[string]behavior, change func(*Config)) *
 	invoker := &fakeInvoker{handlers: map[string]http.Handler{}}
 	l := &lab{t: t, catalog: &instancetest.FakeCatalog{}, log: &bytes.Buffer{},
 		starter: &fakeStarter{invoker: invoker, begin: time.Now(), behaviors: behaviors, starts: map[string][]time.Duration{}, running: map[string]*fakeInstance{}}}
-	cfg := Config{Log: slog.New(slog.NewTextHandler(l.log, nil)), Starter: l.starter, Invoker: invoker, Catalog: l.catalog,
-		Policy: queue.Config{Policy: "gfaas", Pool: residency.Unlimited, Options: queue.Defaults()}, Concurrency: 2, GPUs: []GPU{{Name: "sim"}},
-		Limits: Limits{Queue: 64, QueueTimeout: time.Minute, Timeout: time.Hour, MaxBody: 1 << 20, Buffer: 1 << 10, Drain: time.Minute}}
+	cfg := Config{Log: slog.New(slog.NewTextHandler(l.log, nil)), Drain: time.Minute,
+		dispatchConfig: dispatchConfig{
+			Policy:      queue.Config{Policy: "gfaas", Pool: residency.Unlimited, Options: queue.Defaults()},
+			Concurrency: 2, GPUs: []GPU{{Name: "sim"}}, Queue: 64, QueueTimeout: time.Minute, Timeout: time.Hour,
+		},
+		instancesConfig: instancesConfig{Starter: l.starter, Invoker: invoker, Catalog: l.catalog},
+		inboundConfig:   inboundConfig{MaxBody: 1 << 20, Buffer: 1 << 10}}
 	if change != nil {
 		change(&cfg)
 	}

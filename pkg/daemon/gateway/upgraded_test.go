@@ -124,7 +124,7 @@ func TestIdleUpgradeYields(t *testing.T) {
 			w := newWorld(t, http.HandlerFunc(sockets), func(c *Config) {
 				c.GPUs[0].Mem = int64(16 * gpu.GiB)
 				began := time.Now()
-				c.now = func() time.Duration { return time.Since(began) + time.Duration(passed.Load()) }
+				c.dispatchConfig.Now = func() time.Duration { return time.Since(began) + time.Duration(passed.Load()) }
 			})
 			w.apply(c.socket, c.call)
 			conn, in := w.upgrade("x", "own")

@@ -67,7 +67,7 @@ func TestBatchWindow(t *testing.T) {
 			w := newWorld(t, pathHandlers{"/wait": handler}, func(c *Config) {
 				c.Policy.Policy, c.Concurrency, c.BatchWindow, c.GPUs = policy, 2, time.Hour, []GPU{{Name: "sim", Mem: 4 << 30}}
 				c.QueueTimeout = 100 * time.Hour
-				c.now = func() time.Duration { return time.Since(epoch) + time.Duration(ahead.Load()) }
+				c.dispatchConfig.Now = func() time.Duration { return time.Since(epoch) + time.Duration(ahead.Load()) }
 			})
 			model := func(f *function.Function) { f.Inflight, f.GPUMem, f.Scale.Idle = 4, 3*gpu.GiB, 100*time.Hour }
 			w.apply(fn("a", model), fn("b", model))

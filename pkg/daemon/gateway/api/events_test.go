@@ -20,7 +20,7 @@ func TestTooManyViewers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := New(Config{Dispatcher: d, Proxy: proxy.New(proxy.Config{Now: d.Now})}, Access{})
+	a := New(Config{Dispatcher: d, Proxy: proxy.New(proxy.Config{Dispatcher: d})}, Access{})
 	if !a.events.add(mostEvents) {
 		t.Fatalf("%d viewers: got a refusal, want them accepted", mostEvents)
 	}

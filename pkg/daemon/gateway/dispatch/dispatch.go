@@ -197,6 +197,9 @@ func New(life context.Context, cfg Config, settings Settings) (*Dispatcher, erro
 // Now returns the current time on the clock of Config.Now.
 func (d *Dispatcher) Now() time.Duration { return d.policy.now() }
 
+// Parks returns Config.Park.
+func (d *Dispatcher) Parks() string { return d.cfg.Park }
+
 // Begin sets the shell and sends the GPUs to the policy.
 func (d *Dispatcher) Begin(shell Shell) {
 	d.mu.Lock()

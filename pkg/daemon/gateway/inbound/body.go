@@ -170,7 +170,7 @@ func (u *Upload) init(in *Intake, w http.ResponseWriter, r *http.Request, limit 
 }
 
 // Open reserves the given bytes of memory for u. It returns an error if they are not available
-// within Config.QueueTimeout. Until Finish, u may be interrupted if other uploads need memory.
+// within Config.MemoryTimeout. Until Finish, u may be interrupted if other uploads need memory.
 // function counts the bytes of memory held by all bodies of u's function; it is nil if the
 // function is not known yet. The caller must call Finish after the upload.
 func (in *Intake) Open(ctx context.Context, u *Upload, function *atomic.Int64, bytes int64) *refusal.Error {
@@ -178,7 +178,7 @@ func (in *Intake) Open(ctx context.Context, u *Upload, function *atomic.Int64, b
 	if u.conn != nil {
 		u.conn.incoming.Store(u)
 	}
-	return u.memory.acquire(ctx, u, bytes, in.cfg.QueueTimeout, in.cfg.Draining)
+	return u.memory.acquire(ctx, u, bytes, in.cfg.MemoryTimeout, in.cfg.Draining)
 }
 
 // addReserved adds bytes, which may be negative, to the counts of memory held by u, by the caller's

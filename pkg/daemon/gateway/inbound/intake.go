@@ -27,15 +27,15 @@ type Config struct {
 	Draining <-chan struct{}      // once closed, bodies that wait for memory are refused
 	Files    int                  // limit on file descriptors of this process; 0 means RLIMIT_NOFILE
 
-	MaxBody      int64         // limit on a body, in bytes
-	Buffer       int64         // bytes of each body kept in memory
-	BufferMemory int64         // limit on the bytes of all bodies in memory; 0 means no limit
-	QueueTimeout time.Duration // longest wait for memory
-	BodyTimeout  time.Duration // longest pause within a body
-	BodyRate     int64         // minimum bytes per second after the first BodyTimeout; 0 means no minimum
-	Spill        int64         // limit on the bytes of all bodies in files; 0 means that files are not used
-	SpillDir     string        // folder of these files
-	Stall        time.Duration // longest pause of a body while others wait for memory; 0 means stallTime
+	MaxBody       int64         // limit on a body, in bytes
+	Buffer        int64         // bytes of each body kept in memory
+	BufferMemory  int64         // limit on the bytes of all bodies in memory; 0 means no limit
+	MemoryTimeout time.Duration // longest wait for memory
+	BodyTimeout   time.Duration // longest pause within a body
+	BodyRate      int64         // minimum bytes per second after the first BodyTimeout; 0 means no minimum
+	Spill         int64         // limit on the bytes of all bodies in files; 0 means that files are not used
+	SpillDir      string        // folder of these files
+	Stall         time.Duration // longest pause of a body while others wait for memory; 0 means stallTime
 }
 
 // Intake limits the resources that callers use.

@@ -22,29 +22,46 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// Config configures a Manager. gateway.Config describes the functions in it.
+// Config configures a Manager.
 type Config struct {
 	Log     *slog.Logger
 	Starter ports.Starter
-	Invoker ports.Invoker // if set, asks model servers for their context length
+	Invoker ports.Invoker // asks model servers for their context length, if set
 	Catalog ports.Catalog
 
-	Alone   func(context.Context) (release func(), err error)
-	AtWork  func() bool
-	Usage   func(context.Context) (wire.Status, error)
+	// Alone, if set, waits until no other process starts or stops instances of plans, and
+	// prevents that until release is called.
+	Alone func(context.Context) (release func(), err error)
+
+	// AtWork, if set, reports whether another process starts or stops instances of plans.
+	AtWork func() bool
+
+	// Usage, if set, asks the token daemon for the GPU usage of its instances.
+	Usage func(context.Context) (wire.Status, error)
+
+	// Faults, if set, asks the token daemon for instances that can no longer use CUDA
+	// because of a CUDA error.
+	Faults      func(context.Context) ([]wire.InstanceFault, error)
+	FaultsEvery time.Duration // interval of calls of Faults; 0 means 100 ms
+
+	// Weights, if set, asks the model daemons for the models that they hold on GPUs.
 	Weights func(context.Context) []status.Model
-	Faults  func(context.Context) ([]wire.InstanceFault, error)
-	Memory  func(context.Context) map[string]dispatch.Memory
 
-	FaultsEvery time.Duration
+	// Memory, if set, asks the drivers for the usage of the memory of the GPUs. It omits GPUs for which they do not
+	// report it.
+	Memory func(context.Context) map[string]dispatch.Memory
 
-	Park    string
-	Parker  Parker
+	// Busy, if set, asks the driver of a GPU for its utilization, 0 to 1, for a policy that
+	// adapts to it. If it is nil, Usage is the source.
+	Busy   func(gpu string) (float64, error)
+	Adapts bool // the policy adapts to the utilization of the GPUs
+
+	Parker Parker // parks instances with dispatch.ParkCheckpoint, and unparks those that the previous gateway left parked
+	// Swapper parks instances with dispatch.ParkSwap. An instance that gets a call before
+	// Unpark moves its memory back itself.
 	Swapper Parker
-	Keep    bool // leave the gateway's instances running on exit
-	Adapts  bool // the policy adapts to the utilization of the GPUs
-	Busy    func(gpu string) (float64, error)
 
+	Keep       bool // leave the gateway's instances running on exit
 	GPUsChange bool // GPUs may be added while the gateway runs
 
 	// Known, if set, is called once all applied functions and running instances are known.

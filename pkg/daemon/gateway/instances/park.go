@@ -22,7 +22,7 @@ func (m *Manager) Park(i *dispatch.Instance) {
 		i.Moving.Lock()
 		defer i.Moving.Unlock()
 		mover := m.cfg.Swapper
-		if m.cfg.Park == dispatch.ParkCheckpoint {
+		if m.dispatcher.Parks() == dispatch.ParkCheckpoint {
 			if mover = m.cfg.Parker; !i.BeginPark() {
 				return
 			}
@@ -45,7 +45,7 @@ func (m *Manager) park(mover Parker, r instance.Record) bool {
 // moveFailedLevel returns the level of messages about failed moves. That the preload library does not
 // move memory is usual: the instance got a call meanwhile.
 func (m *Manager) moveFailedLevel() slog.Level {
-	if m.cfg.Park == dispatch.ParkSwap {
+	if m.dispatcher.Parks() == dispatch.ParkSwap {
 		return slog.LevelInfo
 	}
 	return slog.LevelWarn

@@ -25,7 +25,6 @@ type Config struct {
 	Instances  Instances
 	Invoker    ports.Invoker
 	Intake     *inbound.Intake
-	Now        func() time.Duration // time since some fixed instant
 }
 
 // Instances handles problems of instances that calls notice.

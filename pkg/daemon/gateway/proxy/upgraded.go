@@ -19,7 +19,7 @@ import (
 type connection struct {
 	io.ReadWriteCloser
 	call *Call
-	used atomic.Int64 // when data last passed, on the clock Config.Now
+	used atomic.Int64 // when data last passed, on the clock of the dispatcher
 
 	toCaller, toInstance frames
 }
@@ -35,7 +35,7 @@ func newConnection(c *Call, upgraded io.ReadWriteCloser, header http.Header) *co
 
 // touch records that data passes, and restarts the limit on the idle time.
 func (c *connection) touch() {
-	c.used.Store(int64(c.call.p.cfg.Now()))
+	c.used.Store(int64(c.call.p.cfg.Dispatcher.Now()))
 	if idle := c.call.function.Calls().Idle; idle > 0 {
 		c.call.limit.Reset(idle)
 	} else {
@@ -137,5 +137,5 @@ func (c *Call) Idle() (time.Duration, bool) {
 	if !c.begun.Load() || c.upgraded == nil {
 		return 0, false
 	}
-	return c.p.cfg.Now() - time.Duration(c.upgraded.used.Load()), true
+	return c.p.cfg.Dispatcher.Now() - time.Duration(c.upgraded.used.Load()), true
 }

@@ -85,7 +85,7 @@ func TestUseOfUpgrade(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.Apply([]function.Function{{Name: "f", Scale: function.DefaultScale}})
-	p := New(Config{Now: d.Now})
+	p := New(Config{Dispatcher: d})
 	c := p.NewCall(httptest.NewRequest("GET", "/", nil), d.Function("f"), "")
 	instance := &instanceSide{}
 	conn := newConnection(c, instance, http.Header{"Upgrade": {"websocket"}})
