@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/inbound"
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/refusal"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 )
@@ -85,16 +86,17 @@ func (o Origins) admits(origin string) string {
 // send none with them.
 func (o Origins) share(a *API, w http.ResponseWriter, r *http.Request, next http.Handler) {
 	origin, _ := single(r.Header, "Origin")
-	s := &sharedWriter{ResponseWriter: w, origins: o, allowed: o.admits(origin)}
+	s := &sharing{origins: o, allowed: o.admits(origin)}
+	w = &inbound.HeadWriter{ResponseWriter: w, Preparer: s}
 	method, asks := single(r.Header, "Access-Control-Request-Method")
 	if r.Method != http.MethodOptions || !asks || origin == "" {
-		next.ServeHTTP(s, r)
+		next.ServeHTTP(w, r)
 		return
 	}
 	if s.allowed == "" {
 		e := &refusal.Error{Status: http.StatusForbidden, Code: refusal.Auth, Message: "pages of the origin " + strconv.Quote(origin[:min(len(origin), 200)]) + " may not call functions",
 			Hint: "allow the origin with gfaas serve --cors ORIGIN"}
-		a.refuse(s, r, e)
+		a.refuse(w, r, e)
 		return
 	}
 	h := w.Header()
@@ -109,7 +111,7 @@ func (o Origins) share(a *API, w http.ResponseWriter, r *http.Request, next http
 	}
 	h["Vary"] = []string{"Access-Control-Request-Method, Access-Control-Request-Headers, Access-Control-Request-Private-Network"}
 	s.own = true
-	s.WriteHeader(http.StatusNoContent)
+	w.WriteHeader(http.StatusNoContent)
 }
 
 // preflightAge is how long a browser may use the answer to a preflight request, in seconds. It is
@@ -120,46 +122,16 @@ const preflightAge = "600"
 const exposed = "X-Call-Id, X-Start-Time, X-Request-Id, Request-Id, Retry-After, Retry-After-Ms, X-Should-Retry, " +
 	"Gfaas-Queue-Ms, Gfaas-Start-Ms, Gfaas-Start, Gfaas-Instance, Gfaas-Batch, Gfaas-Attempts, Gfaas-Reason"
 
-// sharedWriter sets the headers with which a browser decides whether a page may read an answer. They
+// sharing sets the headers with which a browser decides whether a page may read an answer. They
 // replace those of a function, so that the answer has each of them once and --cors alone decides.
-type sharedWriter struct {
-	http.ResponseWriter
+type sharing struct {
 	origins Origins
 	allowed string // value of Access-Control-Allow-Origin; empty: none
 	own     bool   // the answer has headers of a preflight request, which remain
-	done    bool
 }
 
-// Unwrap supports http.ResponseController.
-func (s *sharedWriter) Unwrap() http.ResponseWriter { return s.ResponseWriter }
-
-// WriteHeader implements http.ResponseWriter.
-func (s *sharedWriter) WriteHeader(status int) {
-	if status >= http.StatusOK {
-		s.prepare()
-	}
-	s.ResponseWriter.WriteHeader(status)
-}
-
-// Write implements http.ResponseWriter.
-func (s *sharedWriter) Write(p []byte) (int, error) {
-	s.prepare()
-	return s.ResponseWriter.Write(p)
-}
-
-// FlushError supports http.ResponseController.
-func (s *sharedWriter) FlushError() error {
-	s.prepare()
-	return http.NewResponseController(s.ResponseWriter).Flush()
-}
-
-// prepare sets the headers, once.
-func (s *sharedWriter) prepare() {
-	if s.done {
-		return
-	}
-	s.done = true
-	h := s.Header()
+// Prepare sets the headers.
+func (s *sharing) Prepare(h http.Header) {
 	visible := h["Access-Control-Expose-Headers"]
 	if !s.own {
 		for name := range h {

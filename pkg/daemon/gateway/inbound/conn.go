@@ -42,7 +42,7 @@ type Conn struct {
 	headFrom        atomic.Int64 // value of received at or before the start of the current request's head
 	betweenRequests atomic.Bool  // no read since the last request was handled
 
-	answer *framedWriter // of the current request, if it has a body or must be the last
+	answer *exchange // the current request, if it has a body or must be the last
 }
 
 const (

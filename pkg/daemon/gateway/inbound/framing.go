@@ -22,31 +22,34 @@ func (in *Intake) Framed(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		x := &exchange{writer: framedWriter{ResponseWriter: w, closes: ambiguous}, request: *r}
-		f := &x.writer
+		x := &exchange{closes: ambiguous, request: *r}
+		x.writer = HeadWriter{ResponseWriter: w, Preparer: x}
 		if r.Body != nil && r.Body != http.NoBody {
-			f.upload = &x.upload
-			f.upload.init(in, w, r, in.cfg.MaxBody)
-			f.upload.conn, f.upload.host = conn, conn.host
-			x.request.Body = f.upload
-			defer f.upload.Close() // also if the handler panics
+			x.upload.init(in, w, r, in.cfg.MaxBody)
+			x.upload.conn, x.upload.host = conn, conn.host
+			x.request.Body = &x.upload
+			defer x.upload.Close() // also if the handler panics
 		}
-		conn.answer = f
-		next.ServeHTTP(f, &x.request)
-		f.prepare() // the handler may have left the head of the answer to the server
-		if f.closes {
+		conn.answer = x
+		next.ServeHTTP(&x.writer, &x.request)
+		x.writer.begin() // the handler may have left the head of the answer to the server
+		if x.closes {
 			conn.unread.Store(true) // the server does not read further requests, which may have arrived
 			conn.enter(PhaseHead)   // the server closes the connection after a while
 		}
 	})
 }
 
-// exchange holds what Framed needs for one request, in one allocation.
+// exchange is a request and its answer, in one allocation.
 type exchange struct {
-	writer  framedWriter
+	writer  HeadWriter
 	upload  Upload
 	request http.Request // the handler's copy
+	closes  bool         // close the connection after this request
 }
+
+// hasBody reports whether the request has a body.
+func (x *exchange) hasBody() bool { return x.upload.from != nil }
 
 // MustClose reports whether the connection of a request must be closed after it, because the
 // request is ambiguous or its body was not read completely.
@@ -55,53 +58,55 @@ func MustClose(ctx context.Context) bool {
 	if conn == nil || conn.answer == nil {
 		return false
 	}
-	f := conn.answer
-	return f.closes || f.upload != nil && !f.upload.whole.Load()
+	x := conn.answer
+	return x.closes || x.hasBody() && !x.upload.whole.Load()
 }
 
-// framedWriter decides, before the head of the answer is written, whether the connection
-// can be reused.
-type framedWriter struct {
+// Prepare decides, before the head of the answer is written, whether the connection can be reused. It
+// discards the remaining body, and adds "Connection: close" if the connection cannot be reused.
+func (x *exchange) Prepare(h http.Header) {
+	if x.hasBody() && !x.upload.skip() {
+		x.closes = true
+	}
+	if x.closes {
+		h.Set("Connection", "close")
+	}
+}
+
+// HeadWriter calls Prepare with the header of an answer, once, before the head of the final answer is written.
+type HeadWriter struct {
 	http.ResponseWriter
-	upload   *Upload // nil without a body
-	closes   bool    // close the connection after this request
-	prepared bool    // prepare was called for the final answer
+	Preparer interface{ Prepare(h http.Header) }
+	begun    bool
 }
 
 // Unwrap supports http.ResponseController.
-func (f *framedWriter) Unwrap() http.ResponseWriter { return f.ResponseWriter }
+func (w *HeadWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // WriteHeader implements http.ResponseWriter.
-func (f *framedWriter) WriteHeader(status int) {
+func (w *HeadWriter) WriteHeader(status int) {
 	if status >= http.StatusOK {
-		f.prepare()
+		w.begin()
 	}
-	f.ResponseWriter.WriteHeader(status)
+	w.ResponseWriter.WriteHeader(status)
 }
 
 // Write implements http.ResponseWriter.
-func (f *framedWriter) Write(p []byte) (int, error) {
-	f.prepare()
-	return f.ResponseWriter.Write(p)
+func (w *HeadWriter) Write(p []byte) (int, error) {
+	w.begin()
+	return w.ResponseWriter.Write(p)
 }
 
 // FlushError supports http.ResponseController.
-func (f *framedWriter) FlushError() error {
-	f.prepare()
-	return http.NewResponseController(f.ResponseWriter).Flush()
+func (w *HeadWriter) FlushError() error {
+	w.begin()
+	return http.NewResponseController(w.ResponseWriter).Flush()
 }
 
-// prepare discards the remaining body and adds "Connection: close" if the connection
-// cannot be reused. It acts only once per request.
-func (f *framedWriter) prepare() {
-	if f.prepared {
-		return
-	}
-	f.prepared = true
-	if f.upload != nil && !f.upload.skip() {
-		f.closes = true
-	}
-	if f.closes {
-		f.Header().Set("Connection", "close")
+// begin calls Prepare if it has not been called.
+func (w *HeadWriter) begin() {
+	if !w.begun {
+		w.begun = true
+		w.Preparer.Prepare(w.Header())
 	}
 }
