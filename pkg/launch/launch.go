@@ -273,10 +273,7 @@ func (l *Launcher) register(ctx context.Context, r *instance.Record, fn function
 		return answer, failed
 	}
 	r.Registered = []string{p.ID}
-	if answer.Note != "" {
-		l.config.Note("note: %s: %s", p.ID, answer.Note)
-	}
-	l.warn(answer)
+	l.report(p.ID, answer)
 	return answer, nil
 }
 

@@ -25,15 +25,18 @@ func (l *Launcher) Register(ctx context.Context, fn function.Function, p instanc
 		}
 	}
 	answer, err := l.config.Tokens.Register(ctx, NewRegistration(fn, p, secret))
-	if err == nil && answer.Note != "" {
-		l.config.Note("note: %s: %s", p.ID, answer.Note)
+	if err == nil {
+		l.report(p.ID, answer)
 	}
-	l.warn(answer)
 	return answer, err
 }
 
-// warn prints the token daemon's warning about a GPU. It prints each warning only once.
-func (l *Launcher) warn(answer wire.Registered) {
+// report prints the token daemon's note about an instance, and its warning about a GPU. It prints each warning only
+// once.
+func (l *Launcher) report(id string, answer wire.Registered) {
+	if answer.Note != "" {
+		l.config.Note("note: %s: %s", id, answer.Note)
+	}
 	if answer.Warning == "" {
 		return
 	}

@@ -202,19 +202,15 @@ func remoteEngine(name, source string) error {
 
 // withSlice returns the command with the arguments of the slice right after run, and the variables
 // to add to its environment: the secret, which must not be on a command line. cidFile is the file
-// to which the engine writes the ID of the container; it may be empty.
+// to which the engine writes the ID of the container.
 func (c *Command) withSlice(guest docker.Guest, cidFile string) (command []string, env map[string]string, err error) {
-	var args []string
-	if c.compose {
-		if len(guest.GPUs) > 0 || guest.HostIPC {
-			return nil, nil, refuse("compose run has no flags for a GPU", "use docker run, or gfaas-place export compose for a file that Compose starts")
-		}
-		args = Args(guest)
-	} else {
-		args = Args(guest)
-		if cidFile != "" {
-			args = append(args, "--cidfile", cidFile)
-		}
+	args := Args(guest)
+	switch {
+	case !c.compose:
+		args = append(args, "--cidfile", cidFile)
+	case len(guest.GPUs) > 0 || guest.HostIPC:
+		return nil, nil, refuse("compose run has no flags for a GPU",
+			"use docker run, or gfaas-place export compose for a file that Compose starts")
 	}
 	for _, name := range slices.Sorted(maps.Keys(guest.Env)) {
 		if name == Secret {

@@ -16,14 +16,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 )
 
-// checkProgram checks the container's program, in the container's own file system, before
-// the start.
-func (r *Runtime) checkProgram(ctx context.Context, id string, ctr containerSpec) error {
-	return r.engine.checkProgram(ctx, id, ctr.config.Image, ctr.config.WorkingDir, ctr.env["PATH"], ctr.program())
-}
-
-// checkProgram checks a program in the file system of a container of an image. dir and path are
-// the working directory and PATH of the program.
+// checkProgram checks a program in the file system of a container of an image, before the start. dir and path
+// are the working directory and PATH of the program.
 func (e *engine) checkProgram(ctx context.Context, id, image, dir, path, program string) error {
 	err := preload.CheckProgram(&files{ctx, e, id, dir, path}, program)
 	if err == nil {

@@ -96,12 +96,13 @@ func (r *Runtime) Start(ctx context.Context, spec instance.Spec) (instance.Handl
 
 // launch checks and starts a created container.
 func (r *Runtime) launch(ctx context.Context, id string, ctr containerSpec) (instance.Handle, error) {
-	if err := r.checkProgram(ctx, id, ctr); err != nil {
+	c := ctr.config
+	if err := r.engine.checkProgram(ctx, id, c.Image, c.WorkingDir, ctr.env["PATH"], ctr.program()); err != nil {
 		return instance.Handle{}, err
 	}
 	started := time.Now() // before any event of the container
 	if err := r.engine.ContainerStart(ctx, id, container.StartOptions{}); err != nil {
-		return instance.Handle{}, explainStart(ctr.config.Image, err)
+		return instance.Handle{}, explainStart(c.Image, err)
 	}
 	info, err := r.engine.ContainerInspect(ctx, id)
 	if err != nil {

@@ -77,8 +77,9 @@ func Write(dir string, r Result) error {
 
 func path(dir string) string { return filepath.Join(dir, logs.ResultFile) }
 
-// endOf returns the exit code of an ended process, as shells count it, and a description.
-func endOf(status syscall.WaitStatus) (code int, detail string) {
+// EndOf returns the exit code of an ended process, as shells count it (128 plus the number of a signal), and a
+// description.
+func EndOf(status syscall.WaitStatus) (code int, detail string) {
 	if code = status.ExitStatus(); status.Signaled() {
 		code = 128 + int(status.Signal())
 	}

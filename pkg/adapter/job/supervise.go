@@ -221,9 +221,9 @@ func (a *execution) reap() {
 			return
 		case pid == a.pid:
 			a.ended = true
-			a.code, a.detail = endOf(status)
+			a.code, a.detail = EndOf(status)
 		case a.ended && a.code == 0:
-			if code, detail := endOf(status); code != 0 {
+			if code, detail := EndOf(status); code != 0 {
 				a.code, a.detail = code, fmt.Sprintf("has left process %d running, which %s", pid, detail)
 			}
 		}

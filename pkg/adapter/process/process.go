@@ -236,7 +236,8 @@ func (r *Runtime) processState(h instance.Handle) (instance.State, error) {
 	if c := r.child(h); c != nil {
 		select {
 		case <-c.reaped:
-			return exitState(c.state), nil
+			code, detail := job.EndOf(c.state.Sys().(syscall.WaitStatus))
+			return instance.State{ExitCode: code, Detail: detail}, nil
 		default:
 			return running, nil
 		}
@@ -278,19 +279,6 @@ func (r *Runtime) Wait(ctx context.Context, h instance.Handle) (instance.State, 
 // Unlimited returns nil, because Start refuses programs that do not load the preload
 // library.
 func (r *Runtime) Unlimited(context.Context, instance.Handle) error { return nil }
-
-// exitState returns the state of an ended process. As in a shell, the exit code after a signal is 128
-// plus the signal's number.
-func exitState(state *os.ProcessState) instance.State {
-	status, ok := state.Sys().(syscall.WaitStatus)
-	switch {
-	case ok && status.Signaled():
-		return instance.State{ExitCode: 128 + int(status.Signal()), Detail: "ended by signal: " + status.Signal().String()}
-	case state.ExitCode() == 0:
-		return instance.State{Detail: "ended"}
-	}
-	return instance.State{ExitCode: state.ExitCode(), Detail: fmt.Sprintf("exited with status %d", state.ExitCode())}
-}
 
 // notInherited lists the variables that a process does not inherit: they identify its starter or
 // concern only the starter.
