@@ -207,12 +207,12 @@ func member(all []field, name string) []byte {
 
 // cutTensor cuts the data of a tensor, a flat list of all values or nested lists.
 func (s *splitter) cutTensor(data []byte, sizes []int) (parts [][]byte, ok bool) {
-	if len(data) == 0 || data[0] != '[' {
+	values := newScanner(data)
+	if !values.open('[') {
 		return nil, false
 	}
 	row := product(sizes[1:])
-	first := scanner{text: data, at: 1}
-	if first.peek() == '[' {
+	if values.PeekKind() == '[' {
 		row = 1
 	}
 	counts := make([]int, len(s.sizes))

@@ -110,20 +110,16 @@ func (r *Request) makeKey() string {
 
 // parseInstances parses the instances of a v1 body, which must have one structure.
 func (r *Request) parseInstances(list []byte) bool {
-	if list[0] != '[' {
+	s, t := newScanner(list), tensor{}
+	if !s.open('[') {
 		return false
 	}
-	s, t := scanner{text: list, at: 1}, tensor{}
-	start := -1
-	for s.peek() != ']' {
-		if start < 0 {
-			start = s.at
-		}
+	for s.more() {
 		form, ok := s.structure(nil)
 		if !ok || r.size > 0 && string(form) != t.form {
 			return false
 		}
-		t.form, t.data = string(form), list[start:s.at]
+		t.form, t.data = string(form), bytes.TrimSpace(list[1:s.InputOffset()])
 		r.size++
 	}
 	r.inputs = []tensor{t}
@@ -189,8 +185,7 @@ func typeOf(datatype []byte) string {
 // parseData checks that the data has the given type and dimensions, either as a flat list of all values or as nested
 // lists.
 func (t *tensor) parseData(data []byte, sizes []int, kind string) bool {
-	s := scanner{text: data}
-	form, ok := s.structure(nil)
+	form, ok := newScanner(data).structure(nil)
 	if !ok || data[0] != '[' {
 		return false
 	}

@@ -3,68 +3,45 @@ package kserve
 import (
 	"bytes"
 	"strconv"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // scanner reads the values of a valid JSON text, one after another.
 type scanner struct {
+	*jsontext.Decoder
 	text []byte
-	at   int
 }
 
-// peek returns the first byte of the next value, or the bracket that ends the current array or object. It returns 0 at
-// the end of the text.
-func (s *scanner) peek() byte {
-	for ; s.at < len(s.text); s.at++ {
-		switch c := s.text[s.at]; c {
-		case ' ', '\t', '\r', '\n', ',', ':': // in valid text, a separator can be skipped like a blank
-		default:
-			return c
-		}
-	}
-	return 0
+func newScanner(text []byte) scanner {
+	return scanner{jsontext.NewDecoder(bytes.NewBuffer(text), jsontext.AllowDuplicateNames(true)), text}
 }
 
-// value returns the text of the next value.
-func (s *scanner) value() []byte {
-	first := s.peek()
-	start := s.at
-	switch first {
-	case '"':
-		s.skipString()
-	case '[', '{':
-		s.skipNested()
-	default:
-		for s.at < len(s.text) && !bytes.ContainsRune([]byte(" \t\r\n,:]}"), rune(s.text[s.at])) {
-			s.at++
-		}
+// open reads the bracket that begins an array or an object. It returns false if another value is next.
+func (s scanner) open(bracket jsontext.Kind) bool {
+	if s.PeekKind() != bracket {
+		return false
 	}
-	return s.text[start:s.at]
+	_, err := s.ReadToken()
+	return err == nil
 }
 
-func (s *scanner) skipString() {
-	for s.at++; s.text[s.at] != '"'; s.at++ {
-		if s.text[s.at] == '\\' {
-			s.at++
-		}
+// more reports whether the current array or object has another value. At its end, it reads the closing bracket.
+func (s scanner) more() bool {
+	switch s.PeekKind() {
+	case ']', '}', 0: // 0: the text is not valid, which does not occur
+		_, _ = s.ReadToken() // the text is valid
+		return false
 	}
-	s.at++
+	return true
 }
 
-func (s *scanner) skipNested() {
-	for depth := 0; ; {
-		switch s.text[s.at] {
-		case '"':
-			s.skipString()
-			continue
-		case '[', '{':
-			depth++
-		case ']', '}':
-			depth--
-		}
-		if s.at++; depth == 0 {
-			return
-		}
-	}
+// value returns the text of the next value, and where it begins.
+func (s scanner) value() (text []byte, start int) {
+	value, _ := s.ReadValue() // the text is valid
+	end := int(s.InputOffset())
+	start = end - len(value)
+	return s.text[start:end], start
 }
 
 // field is a member of a JSON object.
@@ -75,25 +52,27 @@ type field struct {
 
 // fields returns the members of an object. It returns false for a value that is not an object.
 func fields(object []byte) (all []field, ok bool) {
-	s := scanner{text: object}
-	if s.peek() != '{' {
+	s := newScanner(object)
+	if !s.open('{') {
 		return nil, false
 	}
-	for s.at++; s.peek() != '}'; {
-		name := string(s.value())
-		all = append(all, field{name, s.value()})
+	for s.more() {
+		name, _ := s.value()
+		value, _ := s.value()
+		all = append(all, field{string(name), value})
 	}
 	return all, true
 }
 
 // elements returns the values of an array. It returns false for a value that is not an array.
 func elements(array []byte) (all [][]byte, ok bool) {
-	s := scanner{text: array}
-	if s.peek() != '[' {
+	s := newScanner(array)
+	if !s.open('[') {
 		return nil, false
 	}
-	for s.at++; s.peek() != ']'; {
-		all = append(all, s.value())
+	for s.more() {
+		value, _ := s.value()
+		all = append(all, value)
 	}
 	return all, true
 }
@@ -101,66 +80,57 @@ func elements(array []byte) (all [][]byte, ok bool) {
 // cut returns the texts of consecutive parts of an array, without brackets, given the number of values in each part. It
 // returns false if the array has another number of values.
 func cut(array []byte, counts []int) (parts [][]byte, ok bool) {
-	s := scanner{text: array}
-	if s.peek() != '[' {
+	s := newScanner(array)
+	if !s.open('[') {
 		return nil, false
 	}
-	s.at++
 	for _, n := range counts {
-		start, end := s.at, s.at
+		start := int(s.InputOffset())
 		for i := range n {
-			if s.peek() == ']' {
+			if !s.more() {
 				return nil, false
 			}
-			if i == 0 {
-				start = s.at
+			if _, at := s.value(); i == 0 {
+				start = at
 			}
-			s.value()
-			end = s.at
 		}
-		parts = append(parts, s.text[start:end])
+		parts = append(parts, array[start:s.InputOffset()])
 	}
-	return parts, s.peek() == ']'
+	return parts, !s.more()
 }
 
 // maxStructure limits the length of a structure.
 const maxStructure = 1 << 10
 
+// types maps the kinds of values other than arrays and objects to their letters in a structure.
+var types = [256]byte{'"': 's', 't': 'b', 'f': 'b', 'n': 'z', '0': 'n'}
+
 // structure appends a text that describes the types and dimensions of the next value: n, s, b and z stand for a number,
 // a string, a boolean and null. For example, [[1, 2], [3, 4]] has the structure [[n*2]*2]. It returns false if the
 // structure would be longer than maxStructure.
-func (s *scanner) structure(to []byte) (out []byte, ok bool) {
-	switch s.peek() {
-	case '[':
+func (s scanner) structure(to []byte) (out []byte, ok bool) {
+	switch {
+	case s.open('['):
 		return s.arrayStructure(to)
-	case '{':
+	case s.open('{'):
 		to = append(to, '{')
-		for s.at++; s.peek() != '}'; {
-			to = append(append(to, s.value()...), ':')
+		for s.more() {
+			name, _ := s.value()
+			to = append(append(to, name...), ':')
 			if to, ok = s.structure(to); !ok {
 				return to, false
 			}
 		}
-		s.at++
 		to = append(to, '}')
-	case '"':
-		s.value()
-		to = append(to, 's')
-	case 't', 'f':
-		s.value()
-		to = append(to, 'b')
-	case 'n':
-		s.value()
-		to = append(to, 'z')
 	default:
-		s.value()
-		to = append(to, 'n')
+		to = append(to, types[s.PeekKind()])
+		_, _ = s.ReadToken() // the text is valid
 	}
 	return to, len(to) <= maxStructure
 }
 
-// arrayStructure is structure for an array. Equal structures in a row are written once, with their number.
-func (s *scanner) arrayStructure(to []byte) (out []byte, ok bool) {
+// arrayStructure is structure for an array that has been opened. Equal structures in a row are written once, with their number.
+func (s scanner) arrayStructure(to []byte) (out []byte, ok bool) {
 	to = append(to, '[')
 	start, end, n := len(to), len(to), 0 // the structure that repeats, and how often it did
 	count := func(to []byte) []byte {
@@ -169,7 +139,7 @@ func (s *scanner) arrayStructure(to []byte) (out []byte, ok bool) {
 		}
 		return strconv.AppendInt(append(to, '*'), int64(n), 10)
 	}
-	for s.at++; s.peek() != ']'; {
+	for s.more() {
 		if to, ok = s.structure(to); !ok {
 			return to, false
 		}
@@ -184,7 +154,6 @@ func (s *scanner) arrayStructure(to []byte) (out []byte, ok bool) {
 		to = append(to, next...)
 		end, n = len(to), 1
 	}
-	s.at++
 	to = append(count(to), ']')
 	return to, len(to) <= maxStructure
 }
