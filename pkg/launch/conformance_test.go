@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -44,7 +45,8 @@ func TestConformance(t *testing.T) {
 			t.Setenv("GFAAS_SIM_DIR", t.TempDir())
 			open := func() ports.Starter {
 				return New(Config{
-					RunDir: runDir, Ready: fnhttp.WaitReady, Tokens: daemon, Device: device{}, RemoveLog: logs.Remove,
+					LogDir: filepath.Join(runDir, "logs"), Ready: fnhttp.WaitReady, Tokens: daemon, Device: device{},
+					RemoveLog: logs.Remove, KeepFailed: keepNone, OutOfMemory: neverOutOfMemory, Note: t.Logf, Simulated: func() {},
 					Runtime: func(_ context.Context, name string) (ports.Runtime, error) {
 						if name == instance.Docker {
 							return instancetest.NewFake(name), nil

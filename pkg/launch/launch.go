@@ -44,8 +44,7 @@ const (
 
 // Config holds the settings and ports of a Launcher.
 type Config struct {
-	RunDir       string        // the daemons' run directory, absolute
-	LogDir       string        // folder of the process logs, absolute; empty: logs in RunDir
+	LogDir       string        // folder of the process logs, absolute
 	ReadyTimeout time.Duration // time limit for an instance to become ready; 0: DefaultReadyTimeout
 
 	// Runtime opens a runtime by name. Launcher calls it when it first needs the runtime.
@@ -62,19 +61,19 @@ type Config struct {
 	// Kernels returns the command that serves a function of the kind kernels. It forwards calls to
 	// gfaas-kerneld.
 	Kernels func(fn function.Function) []string
-	// KernelDaemon, if set, returns an error if gfaas-kerneld is unavailable for such a function.
+	// KernelDaemon returns an error if gfaas-kerneld is unavailable for such a function.
 	KernelDaemon func(ctx context.Context, fn function.Function) error
-	// RemoveLog, if set, removes the log of a process. A missing log is no error.
+	// RemoveLog removes the log of a process. A missing log is no error.
 	RemoveLog func(dir string) error
 
-	// KeepFailed, if set, stores the output of an instance whose start failed.
+	// KeepFailed stores the output of an instance whose start failed.
 	KeepFailed func(function, id string, lines ports.LogLines) error
 
-	// OutOfMemory, if set, reports whether the driver refused GPU memory to a process of a registered
+	// OutOfMemory reports whether the driver refused GPU memory to a process of a registered
 	// instance.
 	OutOfMemory func(ctx context.Context, id string) bool
 
-	// Note, if set, prints a message for the user. Simulated, if set, is called once, before the
+	// Note prints a message for the user. Simulated is called once, before the
 	// first instance on a simulated GPU starts, because its timings differ from a real GPU's.
 	Note      func(format string, args ...any)
 	Simulated func()
@@ -125,12 +124,6 @@ var _ ports.Starter = (*Launcher)(nil)
 func New(config Config) *Launcher {
 	if config.ReadyTimeout == 0 {
 		config.ReadyTimeout = DefaultReadyTimeout
-	}
-	if config.LogDir == "" {
-		config.LogDir = filepath.Join(config.RunDir, "logs")
-	}
-	if config.Note == nil {
-		config.Note = func(string, ...any) {}
 	}
 	return &Launcher{config: config, runtimes: &runtimes{open: config.Runtime, byName: map[string]*opening{}}}
 }
@@ -190,10 +183,10 @@ func (l *Launcher) Start(ctx context.Context, fn function.Function, p instance.P
 		return r, err
 	}
 	simulated := simulated(p.GPUs)
-	if simulated && l.config.Simulated != nil {
+	if simulated {
 		l.simulated.Do(l.config.Simulated)
 	}
-	if fn.Kind == function.Kernels && l.config.KernelDaemon != nil {
+	if fn.Kind == function.Kernels {
 		if err := l.config.KernelDaemon(ctx, fn); err != nil {
 			return r, &ports.StartError{ID: p.ID, Err: err}
 		}

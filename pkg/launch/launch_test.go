@@ -149,7 +149,8 @@ func newBench(t *testing.T, ready time.Duration) *bench {
 	}
 	b.openDocker = func(context.Context) (ports.Runtime, error) { return b.docker, nil }
 	b.Launcher = New(Config{
-		RunDir: b.runDir, ReadyTimeout: ready, Ready: fnhttp.WaitReady, Tokens: b.tokens, Device: device{}, RemoveLog: os.RemoveAll,
+		LogDir: filepath.Join(b.runDir, "logs"), ReadyTimeout: ready, Ready: fnhttp.WaitReady, Tokens: b.tokens,
+		Device: device{}, RemoveLog: os.RemoveAll, KeepFailed: keepNone, OutOfMemory: neverOutOfMemory, Note: func(string, ...any) {},
 		Simulated: func() { b.simulated++ },
 		Runtime: func(ctx context.Context, name string) (ports.Runtime, error) {
 			if name == instance.Docker {
@@ -160,6 +161,10 @@ func newBench(t *testing.T, ready time.Duration) *bench {
 	})
 	return b
 }
+
+// Functions of Config for tests that do not concern them.
+func keepNone(_, _ string, _ ports.LogLines) error      { return nil }
+func neverOutOfMemory(_ context.Context, _ string) bool { return false }
 
 // empty fails the test if any part of an instance remains.
 func (b *bench) empty(t *testing.T) {

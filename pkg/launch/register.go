@@ -17,9 +17,7 @@ func (l *Launcher) Register(ctx context.Context, fn function.Function, p instanc
 		return wire.Registered{}, fmt.Errorf("instance %s: %w", p.ID, err)
 	}
 	if simulated(p.GPUs) {
-		if l.config.Simulated != nil {
-			l.simulated.Do(l.config.Simulated)
-		}
+		l.simulated.Do(l.config.Simulated)
 		if err := l.config.Device.Retain(p.ID); err != nil {
 			return wire.Registered{}, fmt.Errorf("reserve the folder of the simulated GPU: %w", err)
 		}

@@ -32,10 +32,8 @@ func (l *Launcher) removeFiles(r instance.Record) error {
 	if path == "" {
 		path = l.logPath(r.ID)
 	}
-	if l.config.RemoveLog != nil {
-		if err := l.config.RemoveLog(path); err != nil {
-			return err
-		}
+	if err := l.config.RemoveLog(path); err != nil {
+		return err
 	}
 	return l.config.Device.Release(r.ID)
 }
@@ -64,9 +62,7 @@ func (l *Launcher) undo(ctx context.Context, rt ports.Runtime, r instance.Record
 			return failed
 		}
 	}
-	if l.config.OutOfMemory != nil { // its processes have ended, so the answer is final
-		failed.OutOfMemory = l.config.OutOfMemory(ctx, r.ID)
-	}
+	failed.OutOfMemory = l.config.OutOfMemory(ctx, r.ID) // its processes have ended, so the answer is final
 	l.undoRegistration(ctx, r, failed)
 	if r.Restarts > 0 {
 		return failed
@@ -80,7 +76,7 @@ func (l *Launcher) undo(ctx context.Context, rt ports.Runtime, r instance.Record
 // keepFailed stores the last lines of an instance before undo removes it. The log of a restarted
 // instance continues and needs no copy.
 func (l *Launcher) keepFailed(ctx context.Context, rt ports.Runtime, r instance.Record) {
-	if l.config.KeepFailed == nil || r.Handle.Runtime == "" || r.Restarts > 0 {
+	if r.Handle.Runtime == "" || r.Restarts > 0 {
 		return
 	}
 	if err := l.config.KeepFailed(r.Function, r.ID, rt.Logs(ctx, r.Handle, ports.LogOptions{Tail: failedLines})); err != nil {

@@ -60,7 +60,7 @@ func NewFleet(ctx context.Context, env *cli.Env, runDir string, config FleetConf
 	}
 	nodes := newAgents(rt.Agents, agent.NewClient(key), config.Log)
 	return &Fleet{stateKeeper: stateKeeper{runtime: rt}, swarm: rt, agents: nodes, Launcher: launch.New(launch.Config{
-		RunDir: runDir, LogDir: logDir(runDir), RemoveLog: logs.Remove, KeepFailed: storeFailedLog(runDir), ReadyTimeout: config.ReadyTimeout, Ready: fnhttp.WaitReady,
+		LogDir: logDir(runDir), RemoveLog: logs.Remove, KeepFailed: storeFailedLog(runDir), ReadyTimeout: config.ReadyTimeout, Ready: fnhttp.WaitReady,
 		Tokens: noTokens{}, Device: noDevice{}, Sign: (&signer{key: key}).sign,
 		KernelDaemon: func(context.Context, function.Function) error {
 			return errors.New(Unsupported(function.Function{Kind: function.Kernels}))

@@ -62,7 +62,7 @@ func Launcher(env *cli.Env, runDir string, readyTimeout time.Duration) *launch.L
 	}
 	daemon := &tokens{client, runDir}
 	return launch.New(launch.Config{
-		RunDir: runDir, LogDir: logDir(runDir), RemoveLog: logs.Remove, KeepFailed: storeFailedLog(runDir), ReadyTimeout: readyTimeout, Ready: fnhttp.WaitReady, Tokens: daemon, Device: device{},
+		LogDir: logDir(runDir), RemoveLog: logs.Remove, KeepFailed: storeFailedLog(runDir), ReadyTimeout: readyTimeout, Ready: fnhttp.WaitReady, Tokens: daemon, Device: device{},
 		Models:       &models{runDir: runDir, debug: env.Debugf},
 		Kernels:      func(fn function.Function) []string { return kernels(runDir, fn) },
 		KernelDaemon: func(ctx context.Context, fn function.Function) error { return kernelDaemon(ctx, runDir, fn) },

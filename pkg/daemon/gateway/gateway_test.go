@@ -124,7 +124,11 @@ func (w *world) close() {
 }
 
 func (w *world) launcher() *launch.Launcher {
-	return launch.New(launch.Config{RunDir: w.dir, Tokens: tokens{}, Device: device{}, Ready: fnhttp.WaitReady,
+	return launch.New(launch.Config{LogDir: filepath.Join(w.dir, "logs"), Tokens: tokens{}, Device: device{}, Ready: fnhttp.WaitReady,
+		RemoveLog:   func(string) error { return nil },
+		KeepFailed:  func(string, string, ports.LogLines) error { return nil },
+		OutOfMemory: func(context.Context, string) bool { return false },
+		Note:        func(string, ...any) {}, Simulated: func() {},
 		Runtime: func(_ context.Context, name string) (ports.Runtime, error) { return w.runtime, nil }})
 }
 
