@@ -341,7 +341,7 @@ func (a *Answer) End() (status int, body []byte, err error) {
 		return 0, nil, a.failed
 	case a.status != http.StatusOK:
 		return a.status, errorBody(messageIn(a.body)), nil
-	case strings.HasPrefix(a.request.endpoint.name, "embed"):
+	case strings.HasPrefix(a.request.path, pathEmbed):
 		if body, err = a.embeddings(); err != nil {
 			return 0, nil, err
 		}
@@ -441,7 +441,7 @@ type metrics struct {
 // encode returns a line in JSON, with a line feed.
 func (a *Answer) encode(l line) ([]byte, error) {
 	o := output{Model: a.request.Model, CreatedAt: timestamp(a.now()), Logprobs: l.logprobs, Done: l.reason != "", DoneReason: l.reason}
-	if a.request.endpoint.name == "chat" {
+	if a.request.path == pathChat {
 		o.Message = &outMessage{Role: "assistant", Content: l.text, Thinking: l.thinking, ToolCalls: l.calls}
 	} else {
 		o.Response, o.Thinking, o.ToolCalls = &l.text, l.thinking, l.calls
@@ -507,7 +507,7 @@ func (a *Answer) embeddings() ([]byte, error) {
 	if len(vectors) == 0 {
 		return nil, errors.New("the instance's answer has no embeddings")
 	}
-	if a.request.endpoint.name == "embeddings" {
+	if a.request.path == pathEmbeddings {
 		return encoded(struct {
 			Embedding json.RawMessage `json:"embedding"`
 		}{vectors[0]})
@@ -533,10 +533,10 @@ func encoded(value any) ([]byte, error) {
 // unloaded it.
 func (r *Request) Loaded(now time.Time) []byte {
 	var out any
-	switch r.endpoint.name {
-	case "embed":
+	switch r.path {
+	case pathEmbed:
 		out = embedded{Model: r.Model, Embeddings: []json.RawMessage{}}
-	case "embeddings":
+	case pathEmbeddings:
 		out = struct {
 			Embedding []float64 `json:"embedding"`
 		}{[]float64{}}
@@ -546,7 +546,7 @@ func (r *Request) Loaded(now time.Time) []byte {
 			reason = "unload"
 		}
 		o := output{Model: r.Model, CreatedAt: timestamp(now), Done: true, DoneReason: reason}
-		if r.endpoint.name == "chat" {
+		if r.path == pathChat {
 			o.Message = &outMessage{Role: "assistant"}
 		} else {
 			o.Response = new("")

@@ -38,42 +38,36 @@ type Request struct {
 
 	KeepAlive *time.Duration // how long to keep an idle model after the request; nil if the request has no keep_alive
 
-	endpoint endpoint
-	stream   bool           // the client wants a stream
-	body     map[string]any // body of the translated request, without the model
+	path    string         // of Ollama's API
+	unloads bool           // as in endpoint
+	stream  bool           // the client wants a stream
+	body    map[string]any // body of the translated request, without the model
 }
 
 // endpoint is a path of Ollama's API.
 type endpoint struct {
-	name    string // the path, after /api/
-	streams bool   // the answer is a stream, unless the request has "stream": false
-	unloads bool   // a request without input and with "keep_alive": 0 unloads the model
+	streams bool // the answer is a stream, unless the request has "stream": false
+	unloads bool // a request without input and with "keep_alive": 0 unloads the model
 	parse   func(*Request, *input) error
 }
 
-// endpoints lists the paths that Parse accepts.
-var endpoints = []endpoint{
-	{name: "chat", streams: true, unloads: true, parse: (*Request).chat},
-	{name: "generate", streams: true, unloads: true, parse: (*Request).generate},
-	{name: "embed", parse: (*Request).embed},
-	{name: "embeddings", parse: (*Request).embed},
+// endpoints holds the paths that Parse accepts.
+var endpoints = map[string]endpoint{
+	pathChat:       {streams: true, unloads: true, parse: (*Request).chat},
+	pathGenerate:   {streams: true, unloads: true, parse: (*Request).generate},
+	pathEmbed:      {parse: (*Request).embed},
+	pathEmbeddings: {parse: (*Request).embed},
 }
+
+const (
+	pathChat       = "/api/chat"
+	pathGenerate   = "/api/generate"
+	pathEmbed      = "/api/embed"
+	pathEmbeddings = "/api/embeddings"
+)
 
 // Answers reports whether Parse accepts requests for a path.
-func Answers(path string) bool {
-	_, ok := find(path)
-	return ok
-}
-
-func find(path string) (endpoint, bool) {
-	name, _ := strings.CutPrefix(path, "/api/")
-	for _, e := range endpoints {
-		if e.name == name {
-			return e, true
-		}
-	}
-	return endpoint{}, false
-}
+func Answers(path string) bool { return endpoints[path].parse != nil }
 
 // input is the body of a request. Each path uses some of the members.
 type input struct {
@@ -123,7 +117,7 @@ type toolFunc struct {
 // Parse parses the body of a request, and translates it. It fails if Answers(path) is false, the body is malformed, or
 // the request uses a feature that OpenAI's API does not have. The text of the error is for the client.
 func Parse(path string, body []byte) (*Request, error) {
-	e, ok := find(path)
+	e, ok := endpoints[path]
 	if !ok {
 		return nil, fmt.Errorf("%s is not a path for requests to a model", path)
 	}
@@ -137,7 +131,10 @@ func Parse(path string, body []byte) (*Request, error) {
 	if in.Model == "" {
 		return nil, errors.New("model is required")
 	}
-	r := &Request{Model: in.Model, endpoint: e, body: map[string]any{}, stream: e.streams && (in.Stream == nil || *in.Stream)}
+	r := &Request{
+		Model: in.Model, path: path, unloads: e.unloads, body: map[string]any{},
+		stream: e.streams && (in.Stream == nil || *in.Stream),
+	}
 	var err error
 	if r.KeepAlive, err = keepAlive(in.KeepAlive); err != nil {
 		return nil, err
@@ -150,7 +147,7 @@ func Parse(path string, body []byte) (*Request, error) {
 
 // Unloads reports whether the request asks only to unload the model: it has no input, and its keep_alive is 0.
 func (r *Request) Unloads() bool {
-	return r.Path == "" && r.endpoint.unloads && r.KeepAlive != nil && *r.KeepAlive == 0
+	return r.Path == "" && r.unloads && r.KeepAlive != nil && *r.KeepAlive == 0
 }
 
 // Body returns the body of the translated request. model is the name that the server expects.
@@ -290,7 +287,7 @@ func (r *Request) completion(path string, in *input) error {
 
 // embed translates a request for the embeddings of texts.
 func (r *Request) embed(in *input) error {
-	if r.endpoint.name == "embeddings" {
+	if r.path == pathEmbeddings {
 		in.Input, _ = json.Marshal(in.Prompt)
 	}
 	texts := in.Input
