@@ -221,19 +221,8 @@ func (j *jobs) track(r instance.Record) {
 
 // follow waits for the end of a job.
 func (j *jobs) follow(r instance.Record) {
-	for retry := firstRetry; ; retry = min(2*retry, lastRetry) {
-		end, err := j.cfg.Starter.Wait(j.life, r)
-		if j.life.Err() != nil {
-			return
-		}
-		if err == nil {
-			j.ended(r, end)
-			return
-		}
-		j.log.Warn("cannot watch a job", "instance", r.ID, "err", err)
-		if !pause(j.life, retry) {
-			return
-		}
+	if end, ended := j.awaitEnd(r); ended {
+		j.ended(r, end)
 	}
 }
 

@@ -96,20 +96,20 @@ func (m *Manager) Stop(i *dispatch.Instance) {
 
 // watch waits until an instance exits on its own, and then handles the exit.
 func (m *Manager) watch(i *dispatch.Instance) {
-	r := i.Record()
+	if state, ended := m.awaitEnd(i.Record()); ended {
+		m.handleExit(i, state)
+	}
+}
+
+// awaitEnd waits until an instance or a job ends, and returns its final state. It returns false at the end of m's life.
+func (m *Manager) awaitEnd(r instance.Record) (state instance.State, ended bool) {
 	for retry := firstRetry; ; retry = min(2*retry, lastRetry) {
 		state, err := m.cfg.Starter.Wait(m.life, r)
-		if m.life.Err() != nil {
-			return
-		}
-		if err == nil {
-			m.handleExit(i, state)
-			return
+		if err == nil || m.life.Err() != nil {
+			return state, m.life.Err() == nil
 		}
 		m.log.Warn("cannot watch an instance", "instance", r.ID, "err", err)
-		if !pause(m.life, retry) {
-			return
-		}
+		pause(m.life, retry)
 	}
 }
 
