@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/refusal"
 	"github.com/gfaas/gfaas/pkg/function"
@@ -51,12 +50,6 @@ func (d *Dispatcher) SetJobs(jobs []status.Instance) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.jobs = jobs
-}
-
-// JobStatus returns the status of a job in the given state.
-func JobStatus(r instance.Record, state string) status.Instance {
-	return status.Instance{ID: r.ID, Function: r.Function, GPU: strings.Join(r.GPUs, ","), State: state, InFlight: new(0),
-		SMPct: r.Slice.SMPct, QuotaRequest: r.Slice.QuotaRequest, QuotaLimit: r.Slice.QuotaLimit}
 }
 
 // setJobs sets the state of a training function: the state of its jobs that needs the most attention.

@@ -153,10 +153,16 @@ func (i *Instance) status(standing residency.InstanceStatus) status.Instance {
 
 // summary returns the part of an instance's status that does not depend on its state. Locked.
 func summary(i *Instance, state string) status.Instance {
-	r := i.record
+	s := StatusOf(*i.record, state)
+	s.InFlight = new(callsIn(i.attempts))
+	return s
+}
+
+// StatusOf returns the status of a job or an instance with a record, in the given state.
+func StatusOf(r instance.Record, state string) status.Instance {
 	return status.Instance{
-		ID: r.ID, Function: i.function.name, GPU: strings.Join(r.GPUs, ","), State: state,
-		InFlight: new(callsIn(i.attempts)), Address: r.Handle.Address,
+		ID: r.ID, Function: r.Function, GPU: strings.Join(r.GPUs, ","), State: state, InFlight: new(0),
+		Address: r.Handle.Address,
 		SMPct: r.Slice.SMPct, SMLimitPct: r.Slice.SMLimitPct, QuotaRequest: r.Slice.QuotaRequest, QuotaLimit: r.Slice.QuotaLimit,
 	}
 }

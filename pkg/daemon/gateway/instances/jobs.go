@@ -248,12 +248,12 @@ func (j *jobs) publish() {
 	var all []status.Instance
 	for _, r := range j.starting {
 		if len(r.GPUs) > 0 {
-			all = append(all, dispatch.JobStatus(r, instance.Starting))
+			all = append(all, dispatch.StatusOf(r, instance.Starting))
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(j.tracked)) {
 		if _, starting := j.starting[id]; !starting {
-			all = append(all, dispatch.JobStatus(j.tracked[id].record, j.tracked[id].state))
+			all = append(all, dispatch.StatusOf(j.tracked[id].record, j.tracked[id].state))
 		}
 	}
 	j.dispatcher.SetJobs(all)
