@@ -90,12 +90,7 @@ func (o ollamaAPI) serveModel(w http.ResponseWriter, r *http.Request, path strin
 		return
 	}
 	defer c.Release()
-	var body []byte
-	fault := c.Receive(w, r)
-	if fault == nil {
-		body, fault = c.All(r.ContentLength)
-	}
-	c.Received()
+	body, fault := c.ReceiveAll(w, r)
 	if fault != nil {
 		c.Refuse(w, fault)
 		return
@@ -284,20 +279,10 @@ func tagsOf(f dispatch.Info) (tags []tag) {
 	return tags
 }
 
-// functions returns the functions that are models, except those with listed: false.
-func (o ollamaAPI) functions() (models []dispatch.Info) {
-	for _, f := range o.cfg.Dispatcher.Functions() {
-		if isModel(&f) && !bool(f.Definition.Unlisted) {
-			models = append(models, f)
-		}
-	}
-	return models
-}
-
 // models lists the models.
 func (o ollamaAPI) models() []tag {
 	tags := []tag{}
-	for _, f := range o.functions() {
+	for _, f := range o.listedModels() {
 		for _, t := range tagsOf(f) {
 			t.ModifiedAt = f.Applied.UTC().Truncate(time.Microsecond)
 			tags = append(tags, t)
@@ -323,7 +308,7 @@ func (o ollamaAPI) running(now time.Time) []tag {
 		}
 	}
 	tags := []tag{}
-	for _, f := range o.functions() {
+	for _, f := range o.listedModels() {
 		if f.Ready == 0 {
 			continue
 		}
@@ -345,13 +330,8 @@ func (o ollamaAPI) running(now time.Time) []tag {
 // show describes a model.
 func (o ollamaAPI) show(w http.ResponseWriter, r *http.Request) {
 	c := o.cfg.Proxy.NewCall(r, nil, "")
-	fault := c.Receive(w, r)
 	defer c.Release()
-	var body []byte
-	if fault == nil {
-		body, fault = c.All(r.ContentLength)
-	}
-	c.Received()
+	body, fault := c.ReceiveAll(w, r)
 	if fault != nil {
 		c.Refuse(w, fault)
 		return

@@ -167,6 +167,13 @@ func isModel(f *dispatch.Info) bool {
 	return f.Definition.Contract == "openai" || f.Contract == "openai" || len(f.Definition.Aliases) > 0
 }
 
+// listedModels returns the functions that are models, except those with listed: false.
+func (a *API) listedModels() []dispatch.Info {
+	return slices.DeleteFunc(a.cfg.Dispatcher.Functions(), func(f dispatch.Info) bool {
+		return !isModel(&f) || bool(f.Definition.Unlisted)
+	})
+}
+
 // modelsOf returns the entries of a function: one for its name and one for each alias.
 func modelsOf(f *dispatch.Info) (models []model) {
 	status := modelStatus{Value: "unloaded", Failed: f.Ready == 0 && f.FailedStarts > 0}
@@ -185,13 +192,11 @@ func modelsOf(f *dispatch.Info) (models []model) {
 	return models
 }
 
-// serveModels lists the functions that are models, except those with listed: false.
+// serveModels lists the models.
 func (a *API) serveModels(w http.ResponseWriter, c *proxy.Call) {
 	models := []model{}
-	for _, f := range a.cfg.Dispatcher.Functions() {
-		if isModel(&f) && !bool(f.Definition.Unlisted) {
-			models = append(models, modelsOf(&f)...)
-		}
+	for _, f := range a.listedModels() {
+		models = append(models, modelsOf(&f)...)
 	}
 	writeModels(w, c, struct {
 		Object string  `json:"object"`

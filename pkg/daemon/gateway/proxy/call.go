@@ -143,9 +143,14 @@ func (c *Call) ContentFault() *refusal.Error {
 	return c.body.SpoolFault()
 }
 
-// All returns the whole body. length is as in Content. The memory of the body counts until Release.
-func (c *Call) All(length int64) ([]byte, *refusal.Error) {
-	content, fault := c.Content(length)
+// ReceiveAll receives the call's body, and returns it. The memory of the body counts until Release, which the caller
+// must call afterwards.
+func (c *Call) ReceiveAll(w http.ResponseWriter, r *http.Request) ([]byte, *refusal.Error) {
+	defer c.Received()
+	if fault := c.Receive(w, r); fault != nil {
+		return nil, fault
+	}
+	content, fault := c.Content(r.ContentLength)
 	if fault != nil {
 		return nil, fault
 	}
@@ -155,7 +160,7 @@ func (c *Call) All(length int64) ([]byte, *refusal.Error) {
 	if c.hold = c.p.cfg.Intake.Hold(); c.hold == nil {
 		return nil, inbound.NoMemory()
 	}
-	text, err := c.hold.ReadAll(content, length, func() {})
+	text, err := c.hold.ReadAll(content, r.ContentLength, func() {})
 	var e *refusal.Error
 	switch fault := c.ContentFault(); {
 	case fault != nil:
@@ -168,7 +173,7 @@ func (c *Call) All(length int64) ([]byte, *refusal.Error) {
 	return text, nil
 }
 
-// Replace replaces the body, which All has returned, by another of about the same size, whose memory it does
+// Replace replaces the body, which ReceiveAll has returned, by another of about the same size, whose memory it does
 // not count.
 func (c *Call) Replace(body []byte) {
 	c.body.Release()
