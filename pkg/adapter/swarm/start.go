@@ -13,7 +13,6 @@ import (
 	"path"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
@@ -50,35 +49,24 @@ const (
 	maxTries    = 20                    // number of attempts of a start whose tasks are rejected
 )
 
-// images remembers the images that have been examined. It is safe for concurrent use.
-type images struct {
-	mu    sync.Mutex
-	known map[string]docker.Image // by name and command
-}
-
 // findImage returns the result of the examination of an image on the manager's engine. It examines the image only if there
 // is no earlier result, or if the name now refers to another image.
 func (r *Runtime) findImage(ctx context.Context, name string, command []string) (docker.Image, error) {
-	i, key := &r.images, name+"\x00"+strings.Join(command, "\x00")
-	i.mu.Lock()
-	found, known := i.known[key]
-	i.mu.Unlock()
-	if known {
-		if now, err := r.api.ImageInspect(ctx, name); err == nil && now.ID == found.ID {
-			return found, nil
+	key := imageKey(name, command)
+	if known, ok := r.images.Load(key); ok {
+		if now, err := r.api.ImageInspect(ctx, name); err == nil && now.ID == known.(docker.Image).ID {
+			return known.(docker.Image), nil
 		}
 	}
 	found, err := r.local.Examine(ctx, name, command)
-	if err != nil {
-		return found, err
+	if err == nil {
+		r.images.Store(key, found)
 	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.known == nil {
-		i.known = map[string]docker.Image{}
-	}
-	i.known[key] = found
-	return found, nil
+	return found, err
+}
+
+func imageKey(name string, command []string) string {
+	return name + "\x00" + strings.Join(command, "\x00")
 }
 
 // Start creates the instance's service, and waits until its task runs. If Start fails, it removes the

@@ -64,8 +64,8 @@ type Runtime struct {
 	local  *docker.Runtime // the engine of the manager, for its images
 	api    *client.Client
 	view   *view
-	images images
-	self   string // Docker's ID of the manager's node
+	images sync.Map // docker.Image by imageKey: the images that have been examined
+	self   string   // Docker's ID of the manager's node
 
 	mu      sync.Mutex
 	watched map[string]bool // names of the nodes that Watch has last called usable; nil without Watch

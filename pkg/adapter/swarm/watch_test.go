@@ -311,7 +311,8 @@ func TestStartOnReturnedEngine(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r, m := fakeSwarm(t)
-				m.image, m.task, r.images.known = "sha256:1", c.task, map[string]docker.Image{"x\x00": {ID: "sha256:1"}}
+				m.image, m.task = "sha256:1", c.task
+				r.images.Store(imageKey("x", nil), docker.Image{ID: "sha256:1"})
 				for _, change := range []func(*managers){func(*managers) {}, c.before, func(m *managers) {
 					m.broken, m.nodes[0].Status.State, m.nodes[1].Status.State = false, dockerswarm.NodeStateReady, dockerswarm.NodeStateReady
 				}} {
