@@ -163,7 +163,7 @@ func StatusOf(r instance.Record, state string) status.Instance {
 	return status.Instance{
 		ID: r.ID, Function: r.Function, GPU: strings.Join(r.GPUs, ","), State: state, InFlight: new(0),
 		Address: r.Handle.Address,
-		SMPct: r.Slice.SMPct, SMLimitPct: r.Slice.SMLimitPct, QuotaRequest: r.Slice.QuotaRequest, QuotaLimit: r.Slice.QuotaLimit,
+		SMPct:   r.Slice.SMPct, SMLimitPct: r.Slice.SMLimitPct, QuotaRequest: r.Slice.QuotaRequest, QuotaLimit: r.Slice.QuotaLimit,
 	}
 }
 
