@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/inbound"
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/proxy"
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/refusal"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 )
@@ -29,7 +30,7 @@ func ParseOrigin(text string) (string, error) {
 		return text, nil
 	}
 	scheme, rest, found := strings.Cut(text, "://")
-	if !found || rest == "" || !ascii(text) {
+	if !found || rest == "" || !proxy.Visible(text) {
 		return "", errors.New("expected an origin like https://chat.example.com, or *")
 	}
 	u, err := url.Parse(text)
@@ -60,11 +61,6 @@ func ParseOrigin(text string) (string, error) {
 		host += ":" + port
 	}
 	return scheme + "://" + host, nil
-}
-
-// ascii reports whether a text consists of visible ASCII characters.
-func ascii(text string) bool {
-	return strings.IndexFunc(text, func(c rune) bool { return c <= ' ' || c > '~' }) < 0
 }
 
 // admits returns the value of Access-Control-Allow-Origin for the requests of a page, or "". It

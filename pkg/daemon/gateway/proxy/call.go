@@ -73,20 +73,15 @@ func (c *Call) ID() string { return c.id }
 
 // callID returns the caller's ID if it is valid, and otherwise a new one.
 func callID(given string) string {
-	if given != "" && len(given) <= 128 && visible(given) {
+	if given != "" && len(given) <= 128 && Visible(given) {
 		return given
 	}
 	return rand.Text()
 }
 
-// visible reports whether a text consists of visible ASCII characters.
-func visible(text string) bool {
-	for i := range len(text) {
-		if text[i] <= ' ' || text[i] > '~' {
-			return false
-		}
-	}
-	return true
+// Visible reports whether a text consists of visible ASCII characters.
+func Visible(text string) bool {
+	return !strings.ContainsFunc(text, func(c rune) bool { return c <= ' ' || c > '~' })
 }
 
 // Serve receives the call's body, runs the call and writes the answer.
