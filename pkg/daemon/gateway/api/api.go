@@ -46,7 +46,6 @@ type API struct {
 	system *http.ServeMux // routes for /system/ and the page
 	async  asyncCalls
 	events events
-	logs   logs
 	began  time.Time
 }
 
@@ -58,7 +57,7 @@ func New(cfg Config, access Access) *API {
 		a.guard.peerUser = ConnectionUser
 	}
 	a.SetAccess(access)
-	a.async.api, a.events.api, a.logs.cfg = a, a, &a.cfg
+	a.async.api, a.events.api = a, a
 	a.routes()
 	return a
 }

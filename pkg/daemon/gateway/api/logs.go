@@ -32,26 +32,23 @@ type InstanceLog struct {
 	Logs func(context.Context, ports.LogOptions) ports.LogLines
 }
 
-// logs reads the logs of instances.
-type logs struct{ cfg *Config }
-
-// lines yields the output of a function's instances, failed starts included, in order of
+// logLines yields the output of a function's instances, failed starts included, in order of
 // time. If id is not empty, it yields only that instance's output. If the log is followed,
-// lines continues with instances that start or fail to start later, until ctx ends.
-func (l *logs) lines(ctx context.Context, f *dispatch.Function, id string, o ports.LogOptions) iter.Seq[logLine] {
+// logLines continues with instances that start or fail to start later, until ctx ends.
+func (a *API) logLines(ctx context.Context, f *dispatch.Function, id string, o ports.LogOptions) iter.Seq[logLine] {
 	return func(yield func(logLine) bool) {
 		if o.Follow {
-			l.follow(ctx, f, id, o, yield)
+			a.followLogs(ctx, f, id, o, yield)
 			return
 		}
-		sources := l.sourcesOf(f, id)
+		sources := a.logsOf(f, id)
 		var logs []ports.LogLines
 		for _, s := range sources {
 			logs = append(logs, s.Logs(ctx, o))
 		}
 		for p, err := range launch.Merged(logs) {
 			if err != nil {
-				l.cfg.Log.Warn("cannot read the log of an instance", "instance", sources[p.From].ID, "err", err)
+				a.cfg.Log.Warn("cannot read the log of an instance", "instance", sources[p.From].ID, "err", err)
 				continue
 			}
 			if !yield(sources[p.From].line(f.Name(), p.Line)) {
@@ -61,18 +58,18 @@ func (l *logs) lines(ctx context.Context, f *dispatch.Function, id string, o por
 	}
 }
 
-// sourcesOf returns the logs of a function's instances, and of its failed starts unless a
+// logsOf returns the logs of a function's instances, and of its failed starts unless a
 // current instance has the same ID.
-func (l *logs) sourcesOf(f *dispatch.Function, id string) (out []InstanceLog) {
+func (a *API) logsOf(f *dispatch.Function, id string) (out []InstanceLog) {
 	for _, r := range f.Records(id) {
 		out = append(out, InstanceLog{r.ID, func(ctx context.Context, o ports.LogOptions) ports.LogLines {
-			return l.cfg.Starter.Logs(ctx, r, o)
+			return a.cfg.Starter.Logs(ctx, r, o)
 		}})
 	}
-	if l.cfg.FailedStarts == nil {
+	if a.cfg.FailedStarts == nil {
 		return out
 	}
-	for _, failed := range l.cfg.FailedStarts(f.Name()) {
+	for _, failed := range a.cfg.FailedStarts(f.Name()) {
 		if (id == "" || failed.ID == id) && !slices.ContainsFunc(out, func(s InstanceLog) bool { return s.ID == failed.ID }) {
 			out = append(out, failed)
 		}
@@ -87,7 +84,7 @@ func (s InstanceLog) line(function string, line ports.LogLine) logLine {
 // newInstances is the interval of checks for new instances while logs are followed.
 const newInstances = 250 * time.Millisecond
 
-func (l *logs) follow(ctx context.Context, f *dispatch.Function, id string, o ports.LogOptions, yield func(logLine) bool) {
+func (a *API) followLogs(ctx context.Context, f *dispatch.Function, id string, o ports.LogOptions, yield func(logLine) bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	var reading sync.WaitGroup
 	defer reading.Wait()
@@ -97,7 +94,7 @@ func (l *logs) follow(ctx context.Context, f *dispatch.Function, id string, o po
 	tick := time.NewTicker(newInstances)
 	defer tick.Stop()
 	for {
-		for _, s := range l.sourcesOf(f, id) {
+		for _, s := range a.logsOf(f, id) {
 			if followed[s.ID] {
 				continue
 			}
@@ -118,7 +115,7 @@ func (l *logs) follow(ctx context.Context, f *dispatch.Function, id string, o po
 		select {
 		case <-ctx.Done():
 			return
-		case <-l.cfg.Life:
+		case <-a.cfg.Life:
 			return
 		case <-tick.C:
 		case line := <-lines:
@@ -149,7 +146,7 @@ func (o *openFaaS) serveLogs(w http.ResponseWriter, r *http.Request) {
 	var line bytes.Buffer
 	enc := json.NewEncoder(&line)
 	enc.SetEscapeHTML(false)
-	for l := range o.logs.lines(r.Context(), t, q.Get("instance"), options) {
+	for l := range o.logLines(r.Context(), t, q.Get("instance"), options) {
 		line.Reset()
 		_ = enc.Encode(l)
 		_ = control.SetWriteDeadline(time.Now().Add(logPause))
