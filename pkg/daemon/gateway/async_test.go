@@ -208,7 +208,7 @@ func TestAsyncRefused(t *testing.T) {
 	if a := w.do("POST", "/async-function/f", "", "X-Call-Id", "0"); a.status != 202 {
 		t.Errorf("full, of an id that is known: got %+v; want status 202", a)
 	}
-	if _, err := Open(Config{Socket: filepath.Join(t.TempDir(), "s"), dispatchConfig: w.cfg.dispatchConfig, Async: w.cfg.Async}); !errors.As(err, new(*journal.LockedError)) {
+	if _, err := Open(Config{Log: w.cfg.Log, Socket: filepath.Join(t.TempDir(), "s"), dispatchConfig: w.cfg.dispatchConfig, Async: w.cfg.Async}); !errors.As(err, new(*journal.LockedError)) {
 		t.Errorf("a second gateway on the same state: got %v, want a LockedError", err)
 	}
 }

@@ -129,9 +129,6 @@ type Gateway struct {
 // Open locks the run directory and opens the sockets. The caller must then call Serve or
 // Close.
 func Open(cfg Config) (*Gateway, error) {
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
 	g, err := newGateway(cfg)
 	if err != nil {
 		return nil, err
