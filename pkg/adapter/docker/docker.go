@@ -55,9 +55,10 @@ type engine struct {
 
 	netMu sync.Mutex // held while finding or creating the network
 
-	mu           sync.Mutex
-	features     *system.Info      // nil before the first request
-	preloadLists map[string]string // contents of each image's own /etc/ld.so.preload, by image ID
+	mu       sync.Mutex
+	features *system.Info // nil before the first request
+
+	preloadLists sync.Map // contents of each image's own /etc/ld.so.preload (string), by image ID
 }
 
 var _ ports.Runtime = (*Runtime)(nil)
@@ -93,7 +94,7 @@ func New(ctx context.Context, config Config) (*Runtime, error) {
 	}
 	// On the first request, the negotiation would race with concurrent requests.
 	connection.NegotiateAPIVersionPing(ping)
-	return &Runtime{config, &engine{Client: connection, preloadLists: map[string]string{}}}, nil
+	return &Runtime{config, &engine{Client: connection}}, nil
 }
 
 // Close closes the connection to the engine.

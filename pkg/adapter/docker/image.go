@@ -43,11 +43,8 @@ const maxPreloads = 64 << 10
 // container has the labels and socket folder of ctr: if this process is killed meanwhile,
 // Find returns the container, and it is removed.
 func (e *engine) preloads(ctx context.Context, img image.InspectResponse, ctr containerSpec) (string, error) {
-	e.mu.Lock()
-	list, known := e.preloadLists[img.ID]
-	e.mu.Unlock()
-	if known || img.ID == "" {
-		return list, nil
+	if list, known := e.preloadLists.Load(img.ID); known {
+		return list.(string), nil
 	}
 	// Not under ctx: an interrupted creation could leave a container of unknown ID.
 	create, cancel := detached(ctx)
@@ -58,13 +55,11 @@ func (e *engine) preloads(ctx context.Context, img image.InspectResponse, ctr co
 	if err != nil {
 		return "", explain("inspect image "+img.ID, err)
 	}
-	list, err = e.readFile(ctx, made.ID, preload.InsidePreload)
+	list, err := e.readFile(ctx, made.ID, preload.InsidePreload)
 	if err := errors.Join(err, e.remove(create, made.ID)); err != nil {
 		return "", err
 	}
-	e.mu.Lock()
-	e.preloadLists[img.ID] = list
-	e.mu.Unlock()
+	e.preloadLists.Store(img.ID, list)
 	return list, nil
 }
 
