@@ -107,19 +107,21 @@ func (p *parser) function(n *yaml.Node) (fn Function, lines map[string]int) {
 		"loading": func(key string, v *yaml.Node) {
 			fn.LoadingComments = p.oneOf(v, key, []string{loadingNone, loadingComment}) == loadingComment
 		},
-		"kind":         func(key string, v *yaml.Node) { fn.Kind = p.oneOf(v, key, kinds) },
-		"request":      func(key string, v *yaml.Node) { fn.Request = p.word(v, key, "a file, like request.json") },
-		"slo":          func(key string, v *yaml.Node) { fn.SLO = p.duration(v, key) },
-		"sm":           func(key string, v *yaml.Node) { fn.SM = p.share(v, key) },
-		"quota":        func(key string, v *yaml.Node) { fn.Quota = p.quota(v, key) },
-		"gpu_mem":      func(key string, v *yaml.Node) { fn.GPUMem = p.memory(v, key) },
-		"gpus":         func(key string, v *yaml.Node) { fn.GPUs = p.whole(v, key, 1, maxGPUs) },
-		"weight":       func(key string, v *yaml.Node) { fn.Weight = p.positive(v, key) },
-		"tenant":       func(key string, v *yaml.Node) { fn.Tenant = p.word(v, key, "a tenant's name") },
-		"model":        func(key string, v *yaml.Node) { fn.Model = p.model(v, key) },
-		"scale":        func(key string, v *yaml.Node) { fn.Scale = p.scale(v, key) },
-		"inflight":     func(key string, v *yaml.Node) { fn.Inflight = p.whole(v, key, 1, maxInflight) },
-		"batch_window": func(key string, v *yaml.Node) { window := p.window(v, key); fn.BatchWindow = &window },
+		"kind":     func(key string, v *yaml.Node) { fn.Kind = p.oneOf(v, key, kinds) },
+		"request":  func(key string, v *yaml.Node) { fn.Request = p.word(v, key, "a file, like request.json") },
+		"slo":      func(key string, v *yaml.Node) { fn.SLO = p.duration(v, key) },
+		"sm":       func(key string, v *yaml.Node) { fn.SM = p.share(v, key) },
+		"quota":    func(key string, v *yaml.Node) { fn.Quota = p.quota(v, key) },
+		"gpu_mem":  func(key string, v *yaml.Node) { fn.GPUMem = p.memory(v, key) },
+		"gpus":     func(key string, v *yaml.Node) { fn.GPUs = p.whole(v, key, 1, maxGPUs) },
+		"weight":   func(key string, v *yaml.Node) { fn.Weight = p.positive(v, key) },
+		"tenant":   func(key string, v *yaml.Node) { fn.Tenant = p.word(v, key, "a tenant's name") },
+		"model":    func(key string, v *yaml.Node) { fn.Model = p.model(v, key) },
+		"scale":    func(key string, v *yaml.Node) { fn.Scale = p.scale(v, key) },
+		"inflight": func(key string, v *yaml.Node) { fn.Inflight = p.whole(v, key, 1, maxInflight) },
+		"batch_window": func(key string, v *yaml.Node) {
+			fn.BatchWindow = new(p.durationFrom(v, key, "a duration like 500ms, or 0s", 0))
+		},
 		"batcher":      func(key string, v *yaml.Node) { fn.Batcher = p.batcher(v, key) },
 		"timeout":      func(key string, v *yaml.Node) { fn.Timeout = p.duration(v, key) },
 		"queue":        func(key string, v *yaml.Node) { fn.Queue = p.whole(v, key, 1, maxQueue) },
@@ -149,13 +151,18 @@ func (p *parser) function(n *yaml.Node) (fn Function, lines map[string]int) {
 		p.failAt(lines["affinity"], "affinity", "not allowed with batcher, because a batch has calls of several callers")
 	}
 	if fn.Image == "" {
-		for _, key := range []string{"limits", "read_only"} {
-			if lines[key] > 0 {
-				p.failAt(lines[key], key, "applies only to containers, expected the key image as well")
-			}
-		}
+		p.forbid(lines, []string{"limits", "read_only"}, "applies only to containers, expected the key image as well")
 	}
 	return fn, lines
+}
+
+// forbid fails at each of the keys that the document has.
+func (p *parser) forbid(lines map[string]int, keys []string, format string, args ...any) {
+	for _, key := range keys {
+		if lines[key] > 0 {
+			p.failAt(lines[key], key, format, args...)
+		}
+	}
 }
 
 // kernels checks that a kernel graph has a request and no program.
@@ -166,29 +173,20 @@ func (p *parser) kernels(n *yaml.Node, fn *Function, lines map[string]int) {
 	case fn.Request == "":
 		p.fail(n, "request", "missing, expected a file with a request for gfaas-kerneld")
 	}
-	for _, key := range []string{"image", "command"} {
-		if lines[key] > 0 {
-			p.failAt(lines[key], key, "not allowed with \"kind: kernels\", because gfaas-kerneld runs the kernels")
-		}
-	}
+	p.forbid(lines, []string{"image", "command"},
+		"not allowed with \"kind: kernels\", because gfaas-kerneld runs the kernels")
 }
 
 // training sets the defaults of a training function, and checks the keys that only such functions
 // have.
 func (p *parser) training(fn *Function, lines map[string]int) {
 	if fn.Kind != Training {
-		for _, key := range []string{"max_restarts", "deadline", "progress"} {
-			if lines[key] > 0 {
-				p.failAt(lines[key], key, "not allowed with \"kind: %s\", expected \"kind: %s\"", fn.Kind, Training)
-			}
-		}
+		p.forbid(lines, []string{"max_restarts", "deadline", "progress"},
+			"not allowed with \"kind: %s\", expected \"kind: %s\"", fn.Kind, Training)
 		return
 	}
-	for _, key := range []string{"batcher", "ready", "aliases", "served", "listed", "loading"} {
-		if lines[key] > 0 {
-			p.failAt(lines[key], key, "not allowed with \"kind: %s\", because a job gets no calls", Training)
-		}
-	}
+	p.forbid(lines, []string{"batcher", "ready", "aliases", "served", "listed", "loading"},
+		"not allowed with \"kind: %s\", because a job gets no calls", Training)
 	if lines["restart"] == 0 {
 		fn.Restart = RestartOnFailure
 	}
@@ -376,20 +374,14 @@ func (p *parser) positive(n *yaml.Node, key string) float64 {
 }
 
 func (p *parser) duration(n *yaml.Node, key string) time.Duration {
-	return scalar(p, n, key, "a duration above 0 like 69ms or 1.5s", func(text string) (time.Duration, error) {
-		d, err := time.ParseDuration(text)
-		if err != nil || d <= 0 {
-			err = errUnexpected
-		}
-		return d, err
-	})
+	return p.durationFrom(n, key, "a duration above 0 like 69ms or 1.5s", 1)
 }
 
-// window returns a duration that may be 0.
-func (p *parser) window(n *yaml.Node, key string) time.Duration {
-	return scalar(p, n, key, "a duration like 500ms, or 0s", func(text string) (time.Duration, error) {
+// durationFrom returns a duration that is at least as long as the given one.
+func (p *parser) durationFrom(n *yaml.Node, key, expected string, least time.Duration) time.Duration {
+	return scalar(p, n, key, expected, func(text string) (time.Duration, error) {
 		d, err := time.ParseDuration(text)
-		if err != nil || d < 0 {
+		if err != nil || d < least {
 			err = errUnexpected
 		}
 		return d, err
