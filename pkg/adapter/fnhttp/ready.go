@@ -87,12 +87,9 @@ func pauseAfter(elapsed time.Duration) time.Duration {
 // the contract under which the function is ready, or the reason why it is not ready. A function that
 // knows none of the paths needs no health check under the contract http: it is ready.
 func probe(ctx context.Context, client *http.Client, address string, candidates []convention) (string, error) {
-	reason := errors.New("no answer")
-	unknown := 0 // number of paths that the function does not know
-	paths := 0
+	var reason error // the last path that the function does not know
 	for _, c := range candidates {
 		for _, path := range c.ready {
-			paths++
 			status, excerpt, err := getStatus(ctx, client, "http://"+address+path)
 			switch {
 			case err != nil:
@@ -104,14 +101,13 @@ func probe(ctx context.Context, client *http.Client, address string, candidates 
 			case denies(status):
 				return "", errors.New((&deniedError{path, status}).Error()) // not a deniedError, which would end WaitReady
 			case status == http.StatusNotFound || status == http.StatusMethodNotAllowed || status == http.StatusNotImplemented:
-				unknown++
 				reason = fmt.Errorf("GET %s: status %d", path, status)
 			default:
 				return "", fmt.Errorf("GET %s: status %d%s", path, status, excerpt)
 			}
 		}
 	}
-	if unknown == paths && candidates[0].name == HTTP {
+	if candidates[0].name == HTTP { // it knows none of the paths
 		return HTTP, nil
 	}
 	return "", reason
