@@ -198,15 +198,13 @@ func testOrphans(_ *testing.T, p *probe) {
 
 func testAnother(t *testing.T, p *probe) {
 	h := forget(t, p.serving(p.spec("another")))
-	first := p.runtime
-	p.runtime = p.suite.New(t)
-	defer func() { p.runtime = first }()
-	if !p.state(h).Running {
-		t.Errorf("State = %+v, want running", p.state(h))
+	other := p.another()
+	if !other.state(h).Running {
+		t.Errorf("State = %+v, want running", other.state(h))
 	}
-	p.eventually("its last line is in the log", func() bool { return p.logs(h, 1) == "listening\n" })
-	p.stop(p.ctx, h, longGrace)
-	p.checkStopped(h)
+	other.eventually("its last line is in the log", func() bool { return other.logs(h, 1) == "listening\n" })
+	other.stop(p.ctx, h, longGrace)
+	other.checkStopped(h)
 }
 
 // job returns the spec of a job that is restarted once.
@@ -229,9 +227,7 @@ func testJob(t *testing.T, p *probe) {
 // testFailingJob also checks that the result is known to another command.
 func testFailingJob(t *testing.T, p *probe) {
 	h := forget(t, p.start(p.job("fails", "PROBE_EXIT=3")))
-	first := p.runtime
-	p.runtime = p.suite.New(t)
-	defer func() { p.runtime = first }()
+	p = p.another()
 	if got := <-p.waiting(p.ctx, h); got.err != nil || got.state.Running || got.state.ExitCode != 3 || got.state.Restarts != 1 || got.state.Restarting {
 		t.Errorf("Wait = %+v, want exit code 3 after one restart", got)
 	}
@@ -243,9 +239,8 @@ func testFailingJob(t *testing.T, p *probe) {
 // waiting calls Wait in the background.
 func (p *probe) waiting(ctx context.Context, h instance.Handle) <-chan exitResult {
 	out := make(chan exitResult, 1)
-	rt := p.runtime
 	go func() {
-		state, err := rt.Wait(ctx, h)
+		state, err := p.runtime.Wait(ctx, h)
 		out <- exitResult{state, err}
 	}()
 	return out
@@ -285,10 +280,7 @@ func testWait(t *testing.T, p *probe) {
 
 func testWaitAnother(t *testing.T, p *probe) {
 	h := forget(t, p.serving(p.spec("waits-another")))
-	first := p.runtime
-	p.runtime = p.suite.New(t)
-	wait := p.waiting(p.ctx, h)
-	p.runtime = first
+	wait := p.another().waiting(p.ctx, h)
 	p.stop(p.ctx, h, longGrace)
 	if got := <-wait; got.err != nil || got.state.Running {
 		t.Errorf("Wait = %+v, want ended", got)

@@ -76,6 +76,11 @@ type probe struct {
 	runtime ports.Runtime
 }
 
+// another returns a probe of another command on the machine.
+func (p *probe) another() *probe {
+	return &probe{t: p.t, suite: p.suite, ctx: p.ctx, runtime: p.suite.New(p.t)}
+}
+
 // spec returns a spec with an ID and settings of the probe.
 func (p *probe) spec(id string, settings ...string) instance.Spec {
 	p.t.Helper()
