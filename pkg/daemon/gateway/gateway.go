@@ -64,7 +64,7 @@ type Config struct {
 	// has not listed yet is added to GPUs.
 	WatchGPUs func(ctx context.Context, set func([]GPU))
 
-	// FailedStarts, if set, returns the logs of a function's failed starts.
+	// FailedStarts returns the logs of a function's failed starts.
 	FailedStarts func(function string) []FailedStart
 
 	Set    map[string]string // parameters of the policy, as the user gave them

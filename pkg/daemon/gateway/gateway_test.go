@@ -75,7 +75,10 @@ func newWorld(t testing.TB, handler http.Handler, change func(*Config)) *world {
 			Policy:      queue.Config{Policy: "gfaas", Pool: residency.Unlimited, Options: queue.Defaults()},
 			Concurrency: 2, GPUs: []GPU{{Name: "sim"}}, Queue: 64, QueueTimeout: patience, Timeout: patience,
 		},
-		instancesConfig: instancesConfig{Starter: w.launcher(), Invoker: w.client, Catalog: w.catalog},
+		instancesConfig: instancesConfig{
+			Starter: w.launcher(), Invoker: w.client, Catalog: w.catalog, Alone: alone, AtWork: func() bool { return true },
+		},
+		FailedStarts: func(string) []FailedStart { return nil },
 		inboundConfig: inboundConfig{
 			MaxBody: 1 << 20, Buffer: 1 << 10, BufferMemory: 1 << 20, Spill: 8 << 20, SpillDir: filepath.Join(dir, "spill"),
 			BodyRate: 1, BodyTimeout: patience,
@@ -122,6 +125,9 @@ func (w *world) close() {
 		w.t.Fatalf("the gateway still runs %v after the stop, want its end", patience)
 	}
 }
+
+// alone is Config.Alone on a machine without other processes of gfaas.
+func alone(context.Context) (release func(), err error) { return func() {}, nil }
 
 func (w *world) launcher() *launch.Launcher {
 	return launch.New(launch.Config{LogDir: filepath.Join(w.dir, "logs"), Tokens: tokens{}, Device: device{}, Ready: fnhttp.WaitReady,

@@ -186,7 +186,7 @@ func TestModels(t *testing.T) {
 		"/props": func(rw http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(rw, `{"default_generation_settings":{"n_ctx":4096}}`)
 		},
-	}, func(c *Config) { c.AtWork = nil })
+	}, func(c *Config) { c.AtWork = func() bool { return true } })
 	openai := func(f *function.Function) { f.Contract = "openai" }
 	w.apply(
 		fn("a", openai, func(f *function.Function) { f.Aliases = []string{"Qwen/Qwen3-8B", "q"} }),

@@ -242,8 +242,11 @@ func newLab(t *testing.T, behaviors map[string]behavior, change func(*Config)) *
 			Policy:      queue.Config{Policy: "gfaas", Pool: residency.Unlimited, Options: queue.Defaults()},
 			Concurrency: 2, GPUs: []GPU{{Name: "sim"}}, Queue: 64, QueueTimeout: time.Minute, Timeout: time.Hour,
 		},
-		instancesConfig: instancesConfig{Starter: l.starter, Invoker: invoker, Catalog: l.catalog},
-		inboundConfig:   inboundConfig{MaxBody: 1 << 20, Buffer: 1 << 10}}
+		instancesConfig: instancesConfig{
+			Starter: l.starter, Invoker: invoker, Catalog: l.catalog, Alone: alone, AtWork: func() bool { return true },
+		},
+		FailedStarts:  func(string) []FailedStart { return nil },
+		inboundConfig: inboundConfig{MaxBody: 1 << 20, Buffer: 1 << 10}}
 	if change != nil {
 		change(&cfg)
 	}

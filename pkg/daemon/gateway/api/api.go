@@ -32,7 +32,7 @@ type Config struct {
 	Listen       string // address as the user gave it
 	UIListen     string
 	MaxBody      int64
-	FailedStarts func(function string) []InstanceLog        // logs of the function's failed starts; may be nil
+	FailedStarts func(function string) []InstanceLog        // logs of the function's failed starts
 	PeerUser     func(context.Context) (uid int, err error) // returns the user at the other end of a request's connection; nil asks the kernel
 	Life         <-chan struct{}                            // closed when the gateway ends; ends followed logs
 	Policy       string

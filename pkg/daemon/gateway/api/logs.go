@@ -66,9 +66,6 @@ func (a *API) logsOf(f *dispatch.Function, id string) (out []InstanceLog) {
 			return a.cfg.Starter.Logs(ctx, r, o)
 		}})
 	}
-	if a.cfg.FailedStarts == nil {
-		return out
-	}
 	for _, failed := range a.cfg.FailedStarts(f.Name()) {
 		if (id == "" || failed.ID == id) && !slices.ContainsFunc(out, func(s InstanceLog) bool { return s.ID == failed.ID }) {
 			out = append(out, failed)

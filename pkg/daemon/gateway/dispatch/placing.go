@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -41,22 +42,16 @@ type placedStart struct {
 // newPlacer returns the placer of a configuration. scaled reports whether it places the
 // instances of scaled functions.
 func newPlacer(cfg *Config) (p placement.Placer, scaled bool, err error) {
-	kind := placement.Kinds()[0]
-	if cfg.Placement != "" {
-		var ok bool
-		if kind, ok = placement.KindOf(cfg.Placement); !ok {
-			return nil, false, fmt.Errorf("unknown placement %q", cfg.Placement)
-		}
+	kind, ok := placement.KindOf(cmp.Or(cfg.Placement, placement.Names()[0]))
+	if !ok {
+		return nil, false, fmt.Errorf("unknown placement %q", cfg.Placement)
 	}
-	options := placement.DefaultOptions()
-	if cfg.Placing != nil {
-		options = *cfg.Placing
-	}
+	options := cmp.Or(cfg.Placing, new(placement.DefaultOptions()))
 	var gpus []placement.GPU
 	for _, g := range cfg.GPUs {
 		gpus = append(gpus, placement.GPU{Mem: gpu.Bytes(g.Mem), Model: g.Model})
 	}
-	return kind.New(gpus, options), kind.Scaled, nil
+	return kind.New(gpus, *options), kind.Scaled, nil
 }
 
 // spans reports whether each instance of the function runs on several GPUs. Locked.

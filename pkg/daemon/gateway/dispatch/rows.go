@@ -183,10 +183,7 @@ func (f *Function) newScaling() *autoscaling {
 	if unit == nil || !scales {
 		return nil
 	}
-	o := scale.DefaultOptions()
-	if f.d.cfg.Scaling != nil {
-		o = *f.d.cfg.Scaling
-	}
+	o := *cmp.Or(f.d.cfg.Scaling, new(scale.DefaultOptions()))
 	o.Bounds = bounds(f.definition)
 	load, err := scale.NewEstimator(cmp.Or(f.d.cfg.Estimator, "last"), o.Estimate)
 	if err != nil {

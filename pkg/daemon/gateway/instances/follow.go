@@ -132,7 +132,7 @@ func (f *follower) atWork(r instance.Record) (starts bool) {
 		f.restarts.withState(r.ID, func(state *restartState) { starts = state.starting })
 		return starts
 	}
-	return f.cfg.AtWork == nil || f.cfg.AtWork()
+	return f.cfg.AtWork()
 }
 
 // watchStart retracts an announced instance that no process is starting any longer.

@@ -29,11 +29,11 @@ type Config struct {
 	Invoker ports.Invoker // asks model servers for their context length, if set
 	Catalog ports.Catalog
 
-	// Alone, if set, waits until no other process starts or stops instances of plans, and
+	// Alone waits until no other process starts or stops instances of plans, and
 	// prevents that until release is called.
 	Alone func(context.Context) (release func(), err error)
 
-	// AtWork, if set, reports whether another process starts or stops instances of plans.
+	// AtWork reports whether another process starts or stops instances of plans.
 	AtWork func() bool
 
 	// Usage, if set, asks the token daemon for the GPU usage of its instances.

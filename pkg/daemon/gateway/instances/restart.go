@@ -117,12 +117,9 @@ var errUnneeded = errors.New("another process has stopped or restarted it")
 // last record that was written. Until the record of the restart is written, it prevents other processes
 // from starting or stopping instances of plans (Config.Alone).
 func (s *restarter) restart(r instance.Record, faulted bool) (instance.Record, error) {
-	release := func() {}
-	if s.cfg.Alone != nil {
-		var err error
-		if release, err = s.cfg.Alone(s.life); err != nil {
-			return r, err
-		}
+	release, err := s.cfg.Alone(s.life)
+	if err != nil {
+		return r, err
 	}
 	release = sync.OnceFunc(release)
 	defer release()

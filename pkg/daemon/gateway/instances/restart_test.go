@@ -40,7 +40,10 @@ func TestRestartOfUnknownState(t *testing.T) {
 	if err := catalog.Reserve(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
-	m := New(t.Context(), nil, Config{Log: slog.New(slog.DiscardHandler), Catalog: catalog, Starter: &unsureStarter{errors: 1}})
+	m := New(t.Context(), nil, Config{
+		Log: slog.New(slog.DiscardHandler), Catalog: catalog, Starter: &unsureStarter{errors: 1},
+		Alone: func(context.Context) (func(), error) { return func() {}, nil },
+	})
 	if _, err := m.restarts.restart(r, false); err == nil || errors.Is(err, errUnneeded) {
 		t.Errorf("unknown state: got %v, want an error other than %v", err, errUnneeded)
 	}
