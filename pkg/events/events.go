@@ -74,58 +74,59 @@ func Read(r io.Reader, name string) (Log, error) {
 }
 
 func columns() []csvfile.Column[Event] {
-	name := func(column string, sparse bool, at func(*Event) *string) csvfile.Column[Event] {
-		return csvfile.Column[Event]{Name: column, Required: true, Sparse: sparse, Set: func(e *Event, cell string) (err error) {
-			*at(e), err = csvfile.Name(cell)
-			return err
-		}}
-	}
-	number := func(column string, sparse bool, most float64, at func(*Event) *float64) csvfile.Column[Event] {
-		return csvfile.Column[Event]{Name: column, Required: true, Sparse: sparse, Set: func(e *Event, cell string) error {
-			v, err := csvfile.Number(cell)
-			if err == nil && v > most {
-				err = fmt.Errorf("%s is out of range, expected 0 to %s", csvfile.Quote(cell), number.Plain(most))
-			}
-			*at(e) = v
-			return err
-		}}
+	sparse := func(c csvfile.Column[Event]) csvfile.Column[Event] { // a stop does not need the cell
+		c.Sparse = true
+		return c
 	}
 	return []csvfile.Column[Event]{
-		number("time_s", false, csvfile.Largest, func(e *Event) *float64 { return &e.Time }),
-		{Name: "action", Required: true, Set: func(e *Event, cell string) error {
-			e.Start = cell == start
-			if cell != start && cell != stop {
-				return fmt.Errorf("%s is not an action, expected start or stop", csvfile.Quote(cell))
-			}
-			return nil
-		}},
-		name("instance", false, func(e *Event) *string { return &e.Instance }),
-		name("function", true, func(e *Event) *string { return &e.Function }),
-		name("kind", true, func(e *Event) *string { return &e.Kind }),
-		{Name: "gpus", Required: true, Sparse: true, Set: func(e *Event, cell string) error {
-			v, err := csvfile.Count(cell, 0)
-			if err == nil && v > MaxGPUs {
-				err = fmt.Errorf("%s is out of range, expected 1 to %d", csvfile.Quote(cell), MaxGPUs)
-			}
-			e.GPUs = int(v)
-			return err
-		}},
-		number("sm_request", true, 1, func(e *Event) *float64 { return &e.SMRequest }),
-		number("sm_limit", true, 1, func(e *Event) *float64 { return &e.SMLimit }),
-		number("mem_mib", true, csvfile.Largest, func(e *Event) *float64 { return &e.MemMiB }),
-		{Name: "gpu", Set: func(e *Event, cell string) error {
-			if _, err := csvfile.Name(cell); err != nil {
-				return err
-			}
-			for model := range strings.SplitSeq(cell, "|") {
-				e.Models = append(e.Models, strings.TrimSpace(model))
-			}
-			if slices.Contains(e.Models, "") {
-				return fmt.Errorf("%s has an empty name, expected GPU models like V100|A100", csvfile.Quote(cell))
-			}
-			return nil
-		}},
+		csvfile.Required("time_s", csvfile.Number, func(e *Event) *float64 { return &e.Time }),
+		csvfile.Required("action", parseAction, func(e *Event) *bool { return &e.Start }),
+		csvfile.Required("instance", csvfile.Name, func(e *Event) *string { return &e.Instance }),
+		sparse(csvfile.Required("function", csvfile.Name, func(e *Event) *string { return &e.Function })),
+		sparse(csvfile.Required("kind", csvfile.Name, func(e *Event) *string { return &e.Kind })),
+		sparse(csvfile.Required("gpus", parseGPUs, func(e *Event) *int { return &e.GPUs })),
+		sparse(csvfile.Required("sm_request", parseFraction, func(e *Event) *float64 { return &e.SMRequest })),
+		sparse(csvfile.Required("sm_limit", parseFraction, func(e *Event) *float64 { return &e.SMLimit })),
+		sparse(csvfile.Required("mem_mib", csvfile.Number, func(e *Event) *float64 { return &e.MemMiB })),
+		csvfile.Field("gpu", parseModels, func(e *Event) *[]string { return &e.Models }),
 	}
+}
+
+// parseFraction parses a number from 0 to 1.
+func parseFraction(cell string) (float64, error) {
+	v, err := csvfile.Number(cell)
+	if err == nil && v > 1 {
+		err = fmt.Errorf("%s is out of range, expected 0 to 1", csvfile.Quote(cell))
+	}
+	return v, err
+}
+
+func parseAction(cell string) (isStart bool, err error) {
+	if cell != start && cell != stop {
+		err = fmt.Errorf("%s is not an action, expected start or stop", csvfile.Quote(cell))
+	}
+	return cell == start, err
+}
+
+func parseGPUs(cell string) (int, error) {
+	v, err := csvfile.Count(cell, 0)
+	if err == nil && v > MaxGPUs {
+		err = fmt.Errorf("%s is out of range, expected 1 to %d", csvfile.Quote(cell), MaxGPUs)
+	}
+	return int(v), err
+}
+
+func parseModels(cell string) (models []string, err error) {
+	if _, err := csvfile.Name(cell); err != nil {
+		return nil, err
+	}
+	for model := range strings.SplitSeq(cell, "|") {
+		models = append(models, strings.TrimSpace(model))
+	}
+	if slices.Contains(models, "") {
+		err = fmt.Errorf("%s has an empty name, expected GPU models like V100|A100", csvfile.Quote(cell))
+	}
+	return models, err
 }
 
 // check returns the column of a start whose value is missing or inconsistent. Empty cells read as zero; a start needs its
