@@ -59,11 +59,10 @@ func (f *Function) batchSlope() float64 {
 	if f.definition.MaxBatch() <= 1 {
 		return 0
 	}
-	known, given := f.d.settings.Costs[f.name]
-	if given && f.d.settings.FixedCosts {
-		return known.BatchSlope
-	}
+	known := f.d.settings.Costs[f.name]
 	switch {
+	case f.fixedCosts():
+		return known.BatchSlope
 	case f.profileSlope != nil:
 		return *f.profileSlope
 	case f.costs.fitted:
@@ -96,7 +95,7 @@ func (a *Attempt) Inferences(n int) {
 		return
 	}
 	times := 1 + slope*float64(n-1)
-	if _, given := f.d.settings.Costs[f.name]; !given || !f.d.settings.FixedCosts {
+	if !f.fixedCosts() {
 		times /= f.costs.usual(slope)
 	}
 	if math.Abs(times-1) > 0.1 {

@@ -79,13 +79,11 @@ func (f *Function) warmOn(gpu int32) time.Duration {
 // relearnClasses sends the function's durations on GPUs of each class to the policy, if one differs by
 // more than a tenth from the last one sent. Locked.
 func (f *Function) relearnClasses() {
-	_, known := f.d.settings.Costs[f.name]
-	fixed := known && f.d.settings.FixedCosts
+	fixed := f.fixedCosts()
 	for _, class := range slices.Sorted(maps.Keys(f.byClass)) {
 		c := f.byClass[class]
-		s := queue.Function{}
-		s.Warm, s.Cold, s.Load = f.expect(&c.durations)
-		if c.sent == (queue.Function{}) && fixed || near(s.Warm, c.sent.Warm) && near(s.Cold, c.sent.Cold) && near(s.Load, c.sent.Load) {
+		s := f.expect(&c.durations)
+		if c.sent == (queue.Function{}) && fixed || sameCosts(&s, &c.sent) {
 			continue
 		}
 		c.sent = s

@@ -101,35 +101,35 @@ func (f *Function) newSpec() queue.Function {
 	}
 	s.MeasuredMem = d.memory.required(f, s.Mem)
 	f.readProfileSlope()
-	s.Warm, s.Cold, s.Load = f.expect(nil)
-	if f.sharesInstance() {
-		s.BatchSlope = f.batchSlope()
-	}
+	expected := f.expect(nil)
+	s.Warm, s.Cold, s.Load, s.BatchSlope = expected.Warm, expected.Cold, expected.Load, f.sharedSlope()
 	return s
 }
 
-// expect returns the expected duration of a warm call, which is alone on its instance if it may share it, and of a cold call, and the time to load parked
-// memory. Unless it is nil, those measured on GPUs of a class take precedence. Locked.
-func (f *Function) expect(class *durations) (warm, cold, load time.Duration) {
-	warm, load = usualWarm, usualLoad
-	start := usualStart
-	settings := &f.d.settings
-	if known, ok := settings.Costs[f.name]; ok {
-		if settings.FixedCosts {
-			return known.Warm, known.Cold, known.Load
-		}
-		warm, start, load = known.Warm, max(known.Cold-known.Warm, 0), known.Load
+// fixedCosts reports whether the function's costs are given and are not updated from measurements. Locked.
+func (f *Function) fixedCosts() bool {
+	_, given := f.d.settings.Costs[f.name]
+	return given && f.d.settings.FixedCosts
+}
+
+// expect returns a spec that has only the expected durations: of a warm call, which is alone on its instance if it may
+// share it, of a cold call, and of loading parked memory. Unless it is nil, those measured on GPUs of a class take
+// precedence. Locked.
+func (f *Function) expect(class *durations) queue.Function {
+	known, given := f.d.settings.Costs[f.name]
+	if f.fixedCosts() {
+		return queue.Function{Warm: known.Warm, Cold: known.Cold, Load: known.Load}
 	}
-	slope := 0.
-	if f.sharesInstance() {
-		slope = f.batchSlope()
+	warm, start, load := usualWarm, usualStart, usualLoad
+	if given {
+		warm, start, load = known.Warm, max(known.Cold-known.Warm, 0), known.Load
 	}
 	for _, d := range []*durations{&f.costs.durations, class} {
 		if d == nil {
 			continue
 		}
 		if d.warm.n > 0 {
-			warm = time.Duration(float64(d.warm.value) / d.usual(slope))
+			warm = time.Duration(float64(d.warm.value) / d.usual(f.sharedSlope()))
 		}
 		if d.start.n > 0 {
 			start = d.start.value
@@ -141,7 +141,15 @@ func (f *Function) expect(class *durations) (warm, cold, load time.Duration) {
 	if queue.OneAtATime(f.d.cfg.Policy.Policy) { // instances keep no memory on the host, so each load is a start (R18)
 		load = start
 	}
-	return warm, warm + max(start, load), load
+	return queue.Function{Warm: warm, Cold: warm + max(start, load), Load: load}
+}
+
+// sharedSlope returns batchSlope if calls of the function execute together on an instance, and otherwise 0. Locked.
+func (f *Function) sharedSlope() float64 {
+	if !f.sharesInstance() {
+		return 0
+	}
+	return f.batchSlope()
 }
 
 // relearn sends the function's costs to the policy if a duration differs by more than a
@@ -149,19 +157,22 @@ func (f *Function) expect(class *durations) (warm, cold, load time.Duration) {
 func (f *Function) relearn() {
 	f.relearnClasses()
 	f.relearnShared()
-	warm, cold, load := f.expect(nil)
+	s := f.expect(nil)
 	l := &f.d.memory
 	grown := slices.ContainsFunc(l.gpus, func(m gpuMemory) bool { return m.changed(l.required(f, f.spec.Mem), f.spec.MeasuredMem) })
-	slope := 0.
-	if f.sharesInstance() {
-		slope = f.batchSlope()
-	}
-	fullest := func(slope float64) time.Duration { return queue.InBatch(warm, slope, int(f.spec.Inflight)) }
-	if !grown && near(warm, f.spec.Warm) && near(cold, f.spec.Cold) && near(load, f.spec.Load) && near(fullest(slope), fullest(f.spec.BatchSlope)) {
+	slope := f.sharedSlope()
+	fullest := func(slope float64) time.Duration { return queue.InBatch(s.Warm, slope, int(f.spec.Inflight)) }
+	if !grown && sameCosts(&s, &f.spec) && near(fullest(slope), fullest(f.spec.BatchSlope)) {
 		return
 	}
-	f.spec.Warm, f.spec.Cold, f.spec.Load, f.spec.BatchSlope, f.spec.MeasuredMem = warm, cold, load, slope, l.required(f, f.spec.Mem)
+	f.spec.Warm, f.spec.Cold, f.spec.Load, f.spec.BatchSlope = s.Warm, s.Cold, s.Load, slope
+	f.spec.MeasuredMem = l.required(f, f.spec.Mem)
 	f.d.policy.step(&queue.Learned{Function: f.number, Spec: f.spec})
+}
+
+// sameCosts reports whether no duration differs by more than a tenth.
+func sameCosts(a, b *queue.Function) bool {
+	return near(a.Warm, b.Warm) && near(a.Cold, b.Cold) && near(a.Load, b.Load)
 }
 
 func near(a, b time.Duration) bool { return max(a-b, b-a) <= b/10 }

@@ -55,10 +55,7 @@ func (d *Dispatcher) SetWeights(models []status.Model) {
 // relearnShared sends the policy the function's durations on each GPU that has its weights, if a start with
 // them was measured, and if one differs by more than a tenth from the last one sent. Locked.
 func (f *Function) relearnShared() {
-	if len(f.sentOn) == 0 && (weightsKey(&f.definition, 0) == weightsOn{} || f.costs.shared.n == 0) {
-		return
-	}
-	if _, known := f.d.settings.Costs[f.name]; known && f.d.settings.FixedCosts {
+	if len(f.sentOn) == 0 && (weightsKey(&f.definition, 0) == weightsOn{} || f.costs.shared.n == 0) || f.fixedCosts() {
 		return
 	}
 	for gpu := range int32(len(f.d.cfg.GPUs)) {
@@ -71,7 +68,7 @@ func (f *Function) relearnShared() {
 			continue
 		}
 		s := f.sharedOn(gpu)
-		if has && near(s.Warm, sent.Warm) && near(s.Cold, sent.Cold) && near(s.Load, sent.Load) {
+		if has && sameCosts(&s, &sent) {
 			continue
 		}
 		if f.sentOn == nil {
@@ -83,15 +80,13 @@ func (f *Function) relearnShared() {
 }
 
 // sharedOn returns the expected durations on a GPU that has the function's weights. Locked.
-func (f *Function) sharedOn(gpu int32) (s queue.Function) {
-	class := f.byClass[f.d.classOf(gpu)]
+func (f *Function) sharedOn(gpu int32) queue.Function {
 	var on durations
-	if class != nil {
+	if class := f.byClass[f.d.classOf(gpu)]; class != nil {
 		on = class.durations
 	}
 	if on.start = on.shared; on.start.n == 0 {
 		on.start = f.costs.shared
 	}
-	s.Warm, s.Cold, s.Load = f.expect(&on)
-	return s
+	return f.expect(&on)
 }
