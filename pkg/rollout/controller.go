@@ -44,10 +44,9 @@ type Progress interface {
 
 // Error is an error with the next step for the user.
 type Error struct {
-	Err     error
-	Remedy  string
-	missing bool // a dependency is unavailable
-	usage   bool // the arguments are wrong
+	Err    error
+	Remedy string
+	usage  bool // the arguments are wrong
 }
 
 func (e *Error) Error() string { return e.Err.Error() }
@@ -55,9 +54,6 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // Hint returns the next step for the user.
 func (e *Error) Hint() string { return e.Remedy }
-
-// Unavailable reports whether a dependency is unavailable. It selects the exit status.
-func (e *Error) Unavailable() bool { return e.missing }
 
 // Usage reports whether the arguments are wrong. It selects the exit status.
 func (e *Error) Usage() bool { return e.usage }

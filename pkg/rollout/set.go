@@ -123,7 +123,7 @@ func running(s wire.Status, names []string, smPct float64) ([]string, error) {
 				}
 				found = true
 				if smPct > 0 && c.SMPct != smPct {
-					return nil, &Error{missing: true, Remedy: "if it is from a plan, change the plan and run 'gfaas up', which restarts it; otherwise stop it and start it again",
+					return nil, &ports.UnavailableError{Remedy: "if it is from a plan, change the plan and run 'gfaas up', which restarts it; otherwise stop it and start it again",
 						Err: fmt.Errorf("cannot change the SM share of %s from %s%%: the driver fixes the share when a process starts", c.Instance, number.Plain(c.SMPct))}
 				}
 				if !slices.Contains(ids, c.Instance) {

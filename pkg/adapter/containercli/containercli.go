@@ -10,6 +10,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/adapter/child"
 	"github.com/gfaas/gfaas/pkg/adapter/docker"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
 // Command is a command line that starts a new container.
@@ -101,21 +103,12 @@ func Parse(command []string) (*Command, error) {
 	return nil, nil
 }
 
-func refuse(message, hint string) error { return &RefusedError{message, hint} }
-
-// RefusedError reports a command that would run outside its slice.
-type RefusedError struct {
-	Message string
-	Remedy  string // the hint
+func refuse(message, hint string) error {
+	return &RefusedError{ports.UnavailableError{Err: errors.New(message), Remedy: hint}}
 }
 
-func (e *RefusedError) Error() string { return e.Message }
-
-// Hint returns the next step for the user.
-func (e *RefusedError) Hint() string { return e.Remedy }
-
-// Unavailable returns true. It selects the exit status.
-func (e *RefusedError) Unavailable() bool { return true }
+// RefusedError reports a command that would run outside its slice.
+type RefusedError struct{ ports.UnavailableError }
 
 // checkEngineFlag returns an error if a flag names an engine of another machine.
 func checkEngineFlag(name, flag, value string) error {

@@ -61,20 +61,13 @@ func (f *Fake) Name() string { return f.name }
 // Close has no effect.
 func (f *Fake) Close() error { return nil }
 
-// errMissing is the error of a command that does not exist. Like that of a real runtime, it reports
-// that a dependency is unavailable (ports.Unavailable).
-type errMissing string
-
-func (e errMissing) Error() string     { return string(e) + ": command not found" }
-func (e errMissing) Unavailable() bool { return true }
-
 // Start starts an HTTP server.
 func (f *Fake) Start(ctx context.Context, spec instance.Spec) (instance.Handle, error) {
 	if err := ctx.Err(); err != nil {
 		return instance.Handle{}, err
 	}
 	if len(spec.Command) > 0 && strings.HasPrefix(spec.Command[0], "/nowhere/") {
-		return instance.Handle{}, errMissing(spec.Command[0])
+		return instance.Handle{}, &ports.UnavailableError{Err: fmt.Errorf("%s: command not found", spec.Command[0])}
 	}
 	if f.FailStart != nil {
 		if err := f.FailStart(spec); err != nil {
