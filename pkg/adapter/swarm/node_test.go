@@ -150,7 +150,7 @@ func TestDrainWithTwin(t *testing.T) {
 }
 
 func TestService(t *testing.T) {
-	r := &Runtime{config: Config{Network: "gfaas"}}
+	r := &Runtime{Store: &Store{newManagers(nil, "gfaas")}}
 	img := docker.Image{ID: "sha256:abc", Entrypoint: []string{"/probe"}, Env: []string{"LD_PRELOAD=/theirs.so"}}
 	n := Node{ID: "n1", Name: "a", Memory: 10 << 30, Folder: "/run/gfaas/granted", MPS: true, GPUs: []GPU{{Name: "3"}}}
 	spec := instance.Spec{

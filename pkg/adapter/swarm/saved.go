@@ -50,10 +50,13 @@ const (
 // ErrSuperseded reports that another gateway has taken over the instances.
 var ErrSuperseded = errors.New("another gateway has taken over the instances of this swarm")
 
-// Claim makes this Runtime the owner of the instances on the network. The previous owner's Runtime then refuses to
+// Store keeps the state of a gateway in the managers' raft.
+type Store struct{ *managers }
+
+// Claim makes this Store's Runtime the owner of the instances on the network. The previous owner's Runtime then refuses to
 // call, start and stop instances.
-func (r *Runtime) Claim(ctx context.Context) error {
-	config, err := r.gatewayConfig(ctx)
+func (s *Store) Claim(ctx context.Context) error {
+	config, err := s.gatewayConfig(ctx)
 	if err != nil {
 		return err
 	}
@@ -62,46 +65,35 @@ func (r *Runtime) Claim(ctx context.Context) error {
 		labels = maps.Clone(config.Spec.Labels)
 	}
 	labels[labelOwner] = owner
-	if err := r.write(ctx, config, labels); err != nil {
+	if err := s.write(ctx, config, labels); err != nil {
 		return err
 	}
-	r.owner = owner
-	return nil
-}
-
-// superseded returns ErrSuperseded if another Runtime owns the instances.
-func (r *Runtime) superseded(s *snapshot) error {
-	if r.owner != "" && s.owner != "" && s.owner != r.owner {
-		return ErrSuperseded
-	}
+	s.owner = owner
 	return nil
 }
 
 // write creates the gateway's config or changes its labels. It fails if another process has changed it since it was
 // read.
-func (r *Runtime) write(ctx context.Context, config *swarm.Config, labels map[string]string) (err error) {
+func (s *Store) write(ctx context.Context, config *swarm.Config, labels map[string]string) (err error) {
 	limited, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
 	if config == nil {
-		spec := swarm.ConfigSpec{Annotations: swarm.Annotations{Name: r.configName(), Labels: labels}, Data: []byte("the label " + labelOwner + " names the gateway of a network")}
-		_, err = r.api.ConfigCreate(limited, spec)
+		spec := swarm.ConfigSpec{Annotations: swarm.Annotations{Name: s.configName(), Labels: labels}, Data: []byte("the label " + labelOwner + " names the gateway of a network")}
+		_, err = s.api.ConfigCreate(limited, spec)
 	} else {
 		config.Spec.Labels = labels
-		err = r.api.ConfigUpdate(limited, config.ID, config.Version, config.Spec)
+		err = s.api.ConfigUpdate(limited, config.ID, config.Version, config.Spec)
 	}
-	return explain("change the config "+r.configName(), err)
+	return explain("change the config "+s.configName(), err)
 }
 
-// configName returns the name of the gateway's config.
-func (r *Runtime) configName() string { return "gfaas-gateway-" + r.config.Network }
-
 // gatewayConfig returns the gateway's config, or nil.
-func (r *Runtime) gatewayConfig(ctx context.Context) (found *swarm.Config, err error) {
-	err = r.insist(ctx, func(ctx context.Context) error {
-		found, err = findConfig(ctx, r.api, r.configName())
+func (s *Store) gatewayConfig(ctx context.Context) (found *swarm.Config, err error) {
+	err = s.insist(ctx, func(ctx context.Context) error {
+		found, err = findConfig(ctx, s.api, s.configName())
 		return err
 	})
-	return found, explain("read the config "+r.configName(), err)
+	return found, explain("read the config "+s.configName(), err)
 }
 
 // findConfig returns the config with a name, or nil.
@@ -122,11 +114,11 @@ type version struct {
 }
 
 // versions returns the versions of each function, the newest first. It fails if a config has no valid version.
-func (r *Runtime) versions(ctx context.Context) (map[string][]version, error) {
+func (s *Store) versions(ctx context.Context) (map[string][]version, error) {
 	var list []swarm.Config
-	err := r.insist(ctx, func(ctx context.Context) (err error) {
-		list, err = r.api.ConfigList(ctx, swarm.ConfigListOptions{Filters: filters.NewArgs(
-			filters.Arg("label", labelGateway+"="+r.config.Network), filters.Arg("label", instance.LabelFunction))})
+	err := s.insist(ctx, func(ctx context.Context) (err error) {
+		list, err = s.api.ConfigList(ctx, swarm.ConfigListOptions{Filters: filters.NewArgs(
+			filters.Arg("label", labelGateway+"="+s.network), filters.Arg("label", instance.LabelFunction))})
 		return err
 	})
 	if err != nil {
@@ -168,13 +160,13 @@ func damaged(config *swarm.Config, err error) error {
 }
 
 // Load returns the saved state, or nil if there is none.
-func (r *Runtime) Load(ctx context.Context) (*Saved, error) {
-	config, err := r.gatewayConfig(ctx)
+func (s *Store) Load(ctx context.Context) (*Saved, error) {
+	config, err := s.gatewayConfig(ctx)
 	if err != nil || config == nil || config.Spec.Labels[labelWriter] == "" {
 		return nil, err
 	}
-	s := &Saved{Writer: config.Spec.Labels[labelWriter]}
-	functions, err := r.versions(ctx)
+	saved := &Saved{Writer: config.Spec.Labels[labelWriter]}
+	functions, err := s.versions(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -183,9 +175,9 @@ func (r *Runtime) Load(ctx context.Context) (*Saved, error) {
 		if err != nil {
 			return nil, err
 		}
-		s.Functions = append(s.Functions, fn)
+		saved.Functions = append(saved.Functions, fn)
 	}
-	services, err := r.services(ctx)
+	services, err := s.services(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -205,10 +197,10 @@ func (r *Runtime) Load(ctx context.Context) (*Saved, error) {
 		}
 		// An instance whose function is gone is of no use to the successor.
 		if len(functions[record.Function]) > 0 {
-			s.Instances = append(s.Instances, record)
+			saved.Instances = append(saved.Instances, record)
 		}
 	}
-	return s, nil
+	return saved, nil
 }
 
 // parse returns the function in a config.
@@ -228,32 +220,32 @@ func parse(config *swarm.Config) (fn function.Function, err error) {
 
 // Save replaces the saved state. It returns ErrSuperseded if another Runtime owns it. If a function cannot be saved,
 // Save saves all others.
-func (r *Runtime) Save(ctx context.Context, s Saved) error {
-	config, err := r.gatewayConfig(ctx)
+func (s *Store) Save(ctx context.Context, state Saved) error {
+	config, err := s.gatewayConfig(ctx)
 	if err != nil {
 		return err
 	}
-	labels := map[string]string{labelOwner: r.owner} // if the config was removed
+	labels := map[string]string{labelOwner: s.owner} // if the config was removed
 	if config != nil {
 		labels = maps.Clone(config.Spec.Labels)
 	}
-	if labels[labelOwner] != r.owner {
+	if labels[labelOwner] != s.owner {
 		return ErrSuperseded
 	}
 	// First, so that a gateway with an older state file never considers its file the current state.
-	if labels[labelWriter] != s.Writer {
-		labels[labelWriter] = s.Writer
-		if err := r.write(ctx, config, labels); err != nil {
+	if labels[labelWriter] != state.Writer {
+		labels[labelWriter] = state.Writer
+		if err := s.write(ctx, config, labels); err != nil {
 			return err
 		}
 	}
-	return errors.Join(r.saveFunctions(ctx, s.Functions), r.saveInstances(ctx, s.Instances))
+	return errors.Join(s.saveFunctions(ctx, state.Functions), s.saveInstances(ctx, state.Instances))
 }
 
 // saveFunctions creates configs of the functions that have changed, and removes those of older versions and of removed
 // functions.
-func (r *Runtime) saveFunctions(ctx context.Context, functions []function.Function) error {
-	saved, err := r.versions(ctx)
+func (s *Store) saveFunctions(ctx context.Context, functions []function.Function) error {
+	saved, err := s.versions(ctx)
 	if err != nil {
 		return err
 	}
@@ -277,30 +269,30 @@ func (r *Runtime) saveFunctions(ctx context.Context, functions []function.Functi
 			if len(of) > 0 {
 				number = of[0].number + 1
 			}
-			err = r.saveVersion(ctx, fn, number, text)
+			err = s.saveVersion(ctx, fn, number, text)
 		}
 		if err == nil {
-			err = r.removeVersions(ctx, of)
+			err = s.removeVersions(ctx, of)
 		}
 		failed = append(failed, err)
 	}
 	for _, of := range saved {
-		failed = append(failed, r.removeVersions(ctx, of))
+		failed = append(failed, s.removeVersions(ctx, of))
 	}
 	return errors.Join(failed...)
 }
 
 // saveVersion creates the config of a version of a function.
-func (r *Runtime) saveVersion(ctx context.Context, fn function.Function, number int, text []byte) error {
-	labels := map[string]string{labelGateway: r.config.Network, instance.LabelFunction: fn.Name, labelVersion: strconv.Itoa(number)}
+func (s *Store) saveVersion(ctx context.Context, fn function.Function, number int, text []byte) error {
+	labels := map[string]string{labelGateway: s.network, instance.LabelFunction: fn.Name, labelVersion: strconv.Itoa(number)}
 	if fn.Dir != "" {
 		labels[labelDir] = fn.Dir
 	}
-	spec := swarm.ConfigSpec{Annotations: swarm.Annotations{Name: objectName(r.config.Network, "function/"+fn.Name, fn.Name) + "-v" + strconv.Itoa(number), Labels: labels}, Data: text}
-	err := r.insistOwner(ctx, func(ctx context.Context) error {
-		_, err := r.api.ConfigCreate(ctx, spec)
+	spec := swarm.ConfigSpec{Annotations: swarm.Annotations{Name: objectName(s.network, "function/"+fn.Name, fn.Name) + "-v" + strconv.Itoa(number), Labels: labels}, Data: text}
+	err := s.insistOwner(ctx, func(ctx context.Context) error {
+		_, err := s.api.ConfigCreate(ctx, spec)
 		if cerrdefs.IsConflict(err) || err != nil && strings.Contains(err.Error(), "already exists") { // by an attempt without an answer
-			if found, _ := findConfig(ctx, r.api, spec.Name); found != nil && string(found.Spec.Data) == string(text) {
+			if found, _ := findConfig(ctx, s.api, spec.Name); found != nil && string(found.Spec.Data) == string(text) {
 				return nil
 			}
 		}
@@ -310,9 +302,9 @@ func (r *Runtime) saveVersion(ctx context.Context, fn function.Function, number 
 }
 
 // removeVersions removes configs, the oldest first: the newest of those that remain is current.
-func (r *Runtime) removeVersions(ctx context.Context, of []version) error {
+func (s *Store) removeVersions(ctx context.Context, of []version) error {
 	for _, v := range slices.Backward(of) {
-		err := r.insistOwner(ctx, func(ctx context.Context) error { return r.api.ConfigRemove(ctx, v.config.ID) })
+		err := s.insistOwner(ctx, func(ctx context.Context) error { return s.api.ConfigRemove(ctx, v.config.ID) })
 		if err != nil && !cerrdefs.IsNotFound(err) {
 			return explain("remove the config "+v.config.Spec.Name, err)
 		}
@@ -320,18 +312,9 @@ func (r *Runtime) removeVersions(ctx context.Context, of []version) error {
 	return nil
 }
 
-// services returns the services of the instances.
-func (r *Runtime) services(ctx context.Context) (list []swarm.Service, err error) {
-	err = r.insist(ctx, func(ctx context.Context) (err error) {
-		list, err = r.api.ServiceList(ctx, swarm.ServiceListOptions{Filters: filters.NewArgs(filters.Arg("label", labelGateway+"="+r.config.Network))})
-		return err
-	})
-	return list, explain("list services", err)
-}
-
 // saveInstances writes the records of ready instances to the labels of their services. A change of a service's labels
 // alone does not change its tasks.
-func (r *Runtime) saveInstances(ctx context.Context, records []instance.Record) error {
+func (s *Store) saveInstances(ctx context.Context, records []instance.Record) error {
 	wanted := map[string]string{}
 	for _, record := range records {
 		if record.State == instance.Starting || record.Handle.Container == "" {
@@ -343,23 +326,23 @@ func (r *Runtime) saveInstances(ctx context.Context, records []instance.Record) 
 		}
 		wanted[record.Handle.Container] = string(text)
 	}
-	services, err := r.services(ctx)
+	services, err := s.services(ctx)
 	if err != nil {
 		return err
 	}
 	var failed []error
 	for i := range services {
-		s := &services[i]
-		text := wanted[s.ID]
-		if text == "" || s.Spec.Labels[labelRecord] == text {
+		service := &services[i]
+		text := wanted[service.ID]
+		if text == "" || service.Spec.Labels[labelRecord] == text {
 			continue
 		}
-		s.Spec.Labels[labelRecord] = text
+		service.Spec.Labels[labelRecord] = text
 		limited, cancel := context.WithTimeout(ctx, requestTime)
-		_, err := r.api.ServiceUpdate(limited, s.ID, s.Version, s.Spec, swarm.ServiceUpdateOptions{})
+		_, err := s.api.ServiceUpdate(limited, service.ID, service.Version, service.Spec, swarm.ServiceUpdateOptions{})
 		cancel()
 		if err != nil && !cerrdefs.IsNotFound(err) {
-			failed = append(failed, explain("change the labels of the service "+s.Spec.Name, err))
+			failed = append(failed, explain("change the labels of the service "+service.Spec.Name, err))
 		}
 	}
 	return errors.Join(failed...)

@@ -14,7 +14,7 @@ import (
 )
 
 // gatewayOf returns a Runtime that owns the instances of a fake swarm with the service s of instance f-0.
-func gatewayOf(t *testing.T) (*Runtime, *managers) {
+func gatewayOf(t *testing.T) (*Runtime, *fakeManagers) {
 	t.Helper()
 	r, m := fakeSwarm(t)
 	service := &dockerswarm.Service{ID: "s"}
@@ -36,7 +36,7 @@ func functions(t *testing.T, text string) []function.Function {
 }
 
 // names returns the names of the configs of functions.
-func (m *managers) names() (names []string) {
+func (m *fakeManagers) names() (names []string) {
 	for _, c := range m.configs {
 		if c.Spec.Labels[instance.LabelFunction] != "" {
 			names = append(names, c.Spec.Name[:7]+c.Spec.Name[strings.LastIndex(c.Spec.Name, "-"):])
@@ -74,7 +74,7 @@ func TestSaveAndLoad(t *testing.T) {
 	state.Functions = state.Functions[:1]
 	save("gfaas-f-v2", 1)
 
-	successor := &Runtime{config: r.config, api: r.api, view: r.view}
+	successor := another(r, r.view)
 	got, err := successor.Load(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -116,16 +116,16 @@ func TestLoadNewestVersion(t *testing.T) {
 func TestLoadDamaged(t *testing.T) {
 	for _, c := range []struct {
 		name, want, hint string
-		damage           func(*managers)
+		damage           func(*fakeManagers)
 	}{
-		{"no YAML", ": function.yaml:1: ", "docker config rm gfaas-f-", func(m *managers) { m.configs[1].Spec.Data = []byte("{") }},
-		{"unknown key", "unknown key", "apply the function f again", func(m *managers) {
+		{"no YAML", ": function.yaml:1: ", "docker config rm gfaas-f-", func(m *fakeManagers) { m.configs[1].Spec.Data = []byte("{") }},
+		{"unknown key", "unknown key", "apply the function f again", func(m *fakeManagers) {
 			m.configs[1].Spec.Data = append(m.configs[1].Spec.Data, "next_year: 1\n"...)
 		}},
-		{"another function", "exactly the function f", "docker config rm", func(m *managers) { m.configs[1].Spec.Data = []byte("name: g\nimage: a\n") }},
-		{"version", `gfaas.version is "new"`, "docker config rm", func(m *managers) { m.configs[1].Spec.Labels[labelVersion] = "new" }},
-		{"record", "gfaas.record of the service gfaas-f-0", "docker service rm gfaas-f-0", func(m *managers) { m.services[0].Spec.Labels[labelRecord] = "{" }},
-		{"record of another instance", "another instance than f-0", "docker service rm", func(m *managers) { m.services[0].Spec.Labels[labelRecord] = `{"id": "f-1"}` }},
+		{"another function", "exactly the function f", "docker config rm", func(m *fakeManagers) { m.configs[1].Spec.Data = []byte("name: g\nimage: a\n") }},
+		{"version", `gfaas.version is "new"`, "docker config rm", func(m *fakeManagers) { m.configs[1].Spec.Labels[labelVersion] = "new" }},
+		{"record", "gfaas.record of the service gfaas-f-0", "docker service rm gfaas-f-0", func(m *fakeManagers) { m.services[0].Spec.Labels[labelRecord] = "{" }},
+		{"record of another instance", "another instance than f-0", "docker service rm", func(m *fakeManagers) { m.services[0].Spec.Labels[labelRecord] = `{"id": "f-1"}` }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r, m := gatewayOf(t)

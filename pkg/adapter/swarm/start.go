@@ -231,7 +231,7 @@ func (r *Runtime) service(spec instance.Spec, img docker.Image, node Node, devic
 	}
 	one, grace, none := uint64(1), stopGrace, false
 	labels := map[string]string{
-		instance.LabelInstance: spec.ID, instance.LabelFunction: spec.Function, labelGateway: r.config.Network,
+		instance.LabelInstance: spec.ID, instance.LabelFunction: spec.Function, labelGateway: r.network,
 		labelStart: rand.Text(), labelPlace: strings.Join(spec.GPUs, ","),
 	}
 	if spec.Job == nil {
@@ -240,7 +240,7 @@ func (r *Runtime) service(spec instance.Spec, img docker.Image, node Node, devic
 		labels[labelRestarts] = strconv.Itoa(spec.Job.MaxRestarts)
 	}
 	return swarm.ServiceSpec{
-		Annotations: swarm.Annotations{Name: serviceName(r.config.Network, spec.ID), Labels: labels},
+		Annotations: swarm.Annotations{Name: serviceName(r.network, spec.ID), Labels: labels},
 		TaskTemplate: swarm.TaskSpec{
 			ContainerSpec: &swarm.ContainerSpec{
 				Image: img.ID, Command: img.Entrypoint, Args: img.Cmd, Env: env, Init: &none,
@@ -255,7 +255,7 @@ func (r *Runtime) service(spec instance.Spec, img docker.Image, node Node, devic
 			},
 			RestartPolicy: &swarm.RestartPolicy{Condition: swarm.RestartPolicyConditionNone},
 			Placement:     &swarm.Placement{Constraints: []string{"node.id==" + node.ID}},
-			Networks:      []swarm.NetworkAttachmentConfig{{Target: r.config.Network}},
+			Networks:      []swarm.NetworkAttachmentConfig{{Target: r.network}},
 			LogDriver:     &swarm.Driver{Name: "json-file", Options: map[string]string{"max-size": docker.LogFileSize, "max-file": docker.LogFiles}},
 		},
 		Mode:         swarm.ServiceMode{Replicated: &swarm.ReplicatedService{Replicas: &one}},
@@ -427,7 +427,7 @@ func explainTask(image, node string, err error) error {
 // address returns the address of a task on the overlay network.
 func (r *Runtime) address(t *swarm.Task, port int) (string, error) {
 	for _, n := range t.NetworksAttachments {
-		if n.Network.Spec.Name != r.config.Network || len(n.Addresses) == 0 {
+		if n.Network.Spec.Name != r.network || len(n.Addresses) == 0 {
 			continue
 		}
 		prefix, err := netip.ParsePrefix(n.Addresses[0])
@@ -436,5 +436,5 @@ func (r *Runtime) address(t *swarm.Task, port int) (string, error) {
 		}
 		return net.JoinHostPort(prefix.Addr().String(), strconv.Itoa(port)), nil
 	}
-	return "", fmt.Errorf("its task has no address on the network %s", r.config.Network)
+	return "", fmt.Errorf("its task has no address on the network %s", r.network)
 }

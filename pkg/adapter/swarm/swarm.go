@@ -15,9 +15,7 @@ package swarm
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -25,7 +23,6 @@ import (
 	"github.com/docker/docker/api/types/network"
 	"github.com/docker/docker/api/types/swarm"
 	"github.com/docker/docker/api/types/versions"
-	"github.com/docker/docker/client"
 
 	"github.com/gfaas/gfaas/pkg/adapter/docker"
 	"github.com/gfaas/gfaas/pkg/instance"
@@ -60,17 +57,13 @@ type Config struct {
 
 // Runtime starts and stops services. It is safe for concurrent use.
 type Runtime struct {
-	config Config
+	*Store
 	local  *docker.Runtime // the engine of the manager, for its images
-	api    *client.Client
-	view   *view
-	images sync.Map // docker.Image by imageKey: the images that have been examined
-	self   string   // Docker's ID of the manager's node
+	images sync.Map        // docker.Image by imageKey: the images that have been examined
+	self   string          // Docker's ID of the manager's node
 
 	mu      sync.Mutex
 	watched map[string]bool // names of the nodes that Watch has last called usable; nil without Watch
-
-	owner string // set by Claim, before other goroutines use the Runtime
 }
 
 var _ ports.Runtime = (*Runtime)(nil)
@@ -87,8 +80,7 @@ func New(ctx context.Context, config Config) (*Runtime, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Runtime{config: config, local: local, api: local.Client()}
-	r.view = newView(r.api, r.configName())
+	r := &Runtime{Store: &Store{newManagers(local.Client(), config.Network)}, local: local}
 	if err := r.check(ctx); err != nil {
 		_ = local.Close()
 		return nil, err
@@ -113,22 +105,22 @@ func (r *Runtime) check(ctx context.Context) error {
 			"run the command on a manager, or create a swarm: docker swarm init")
 	}
 	r.self = info.Swarm.NodeID
-	if r.config.Network == "" {
+	if r.network == "" {
 		return nil
 	}
 	var found network.Inspect
 	err = r.insist(ctx, func(ctx context.Context) error {
-		found, err = r.api.NetworkInspect(ctx, r.config.Network, network.InspectOptions{Scope: "swarm"})
+		found, err = r.api.NetworkInspect(ctx, r.network, network.InspectOptions{Scope: "swarm"})
 		return err
 	})
-	create := "create it: docker network create --driver overlay --attachable " + r.config.Network
+	create := "create it: docker network create --driver overlay --attachable " + r.network
 	switch {
 	case cerrdefs.IsNotFound(err):
-		return unavailable(fmt.Errorf("the swarm has no network %s", r.config.Network), create)
+		return unavailable(fmt.Errorf("the swarm has no network %s", r.network), create)
 	case err != nil:
-		return explain("find the network "+r.config.Network, err)
+		return explain("find the network "+r.network, err)
 	case found.Driver != "overlay" || !found.Attachable:
-		return unavailable(fmt.Errorf("the network %s is not an attachable overlay network", r.config.Network), "choose another network, or "+create)
+		return unavailable(fmt.Errorf("the network %s is not an attachable overlay network", r.network), "choose another network, or "+create)
 	}
 	return nil
 }
@@ -138,62 +130,6 @@ func (r *Runtime) Close() error { return r.local.Close() }
 
 // Name returns instance.Swarm.
 func (r *Runtime) Name() string { return instance.Swarm }
-
-// explain prefixes err with the failed operation. If no manager can be reached, the result is a
-// *ports.UnavailableError.
-func explain(operation string, err error) error {
-	if err == nil {
-		return nil
-	}
-	wrapped := fmt.Errorf("%s: %w", operation, err)
-	if client.IsErrConnectionFailed(err) || leaderless(err) {
-		return unavailable(wrapped, "check the swarm: docker node ls")
-	}
-	return wrapped
-}
-
-// leaderless reports whether a request failed because the managers have no leader or no quorum, or
-// because the leader did not answer in time.
-func leaderless(err error) bool {
-	return err != nil && (errors.Is(err, errNoQuorum) || cerrdefs.IsUnavailable(err) || errors.Is(err, context.DeadlineExceeded) ||
-		strings.Contains(err.Error(), "swarm does not have a leader") || strings.Contains(err.Error(), "deadline exceeded") ||
-		strings.Contains(err.Error(), "rpc error: code = Unavailable"))
-}
-
-// retryPause is the pause between attempts of insist.
-const retryPause = 200 * time.Millisecond
-
-// insist calls do, and repeats the call while the managers have no leader or cannot be reached, until ctx
-// ends. Each attempt has its own time limit. An attempt can succeed although its answer is lost, so do must
-// accept that its work is already done.
-func (r *Runtime) insist(ctx context.Context, do func(context.Context) error) error {
-	for {
-		limited, cancel := context.WithTimeout(ctx, requestTime)
-		err := do(limited)
-		cancel()
-		if err == nil || !leaderless(err) && !client.IsErrConnectionFailed(err) {
-			return err
-		}
-		if !pause(ctx, retryPause) {
-			return errors.Join(ctx.Err(), err)
-		}
-	}
-}
-
-// insistOwner is insist for a request that only the owner of the instances may send. Before each attempt, it checks that no
-// other Runtime has taken them over meanwhile; otherwise it returns ErrSuperseded.
-func (r *Runtime) insistOwner(ctx context.Context, do func(context.Context) error) error {
-	return r.insist(ctx, func(ctx context.Context) error {
-		s, err := r.view.since(ctx, time.Now())
-		if err == nil {
-			err = r.superseded(s)
-		}
-		if err != nil {
-			return err
-		}
-		return do(ctx)
-	})
-}
 
 // pause waits for d, or until ctx ends. It returns false if ctx has ended.
 func pause(ctx context.Context, d time.Duration) bool {

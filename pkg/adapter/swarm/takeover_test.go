@@ -23,7 +23,7 @@ func afterAttempts() {
 // takeOver lets another gateway claim the instances.
 func takeOver(t *testing.T, r *Runtime) {
 	t.Helper()
-	second := &Runtime{config: r.config, api: r.api, view: newView(r.api, r.configName())}
+	second := another(r, newView(r.api, r.configName()))
 	if err := second.Claim(t.Context()); err != nil {
 		t.Error(err)
 	}

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/docker/docker/client"
-
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
 )
@@ -145,17 +143,4 @@ func (r *Runtime) Callable(ctx context.Context, h instance.Handle) error {
 		return fmt.Errorf("its task: %s", state.Detail)
 	}
 	return nil
-}
-
-// answered returns a new snapshot. While the managers have no quorum, or do not answer, it waits until they do.
-func (r *Runtime) answered(ctx context.Context) (*snapshot, error) {
-	for {
-		s, err := r.view.since(ctx, time.Now())
-		if err == nil || !leaderless(err) && !client.IsErrConnectionFailed(err) {
-			return s, err
-		}
-		if !pause(ctx, retryPause) {
-			return nil, ctx.Err()
-		}
-	}
 }

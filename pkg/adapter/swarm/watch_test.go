@@ -26,8 +26,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
-// managers answers requests for the nodes, tasks, configs and services of a swarm, in this process.
-type managers struct {
+// fakeManagers answers requests for the nodes, tasks, configs and services of a swarm, in this process.
+type fakeManagers struct {
 	mu       sync.Mutex
 	nodes    []*dockerswarm.Node
 	tasks    []*dockerswarm.Task
@@ -43,7 +43,7 @@ type managers struct {
 }
 
 // RoundTrip implements http.RoundTripper.
-func (m *managers) RoundTrip(r *http.Request) (*http.Response, error) {
+func (m *fakeManagers) RoundTrip(r *http.Request) (*http.Response, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	w := httptest.NewRecorder()
@@ -87,7 +87,7 @@ func (m *managers) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // write handles a request that changes a config or a service.
-func (m *managers) write(w http.ResponseWriter, r *http.Request) {
+func (m *fakeManagers) write(w http.ResponseWriter, r *http.Request) {
 	words := strings.Split(strings.Trim(r.URL.Path, "/"), "/") // VERSION/configs/ID/update
 	config := slices.IndexFunc(m.configs, func(c *dockerswarm.Config) bool { return c.ID == words[2] })
 	service := slices.IndexFunc(m.services, func(s *dockerswarm.Service) bool { return s.ID == words[2] })
@@ -147,18 +147,18 @@ func (m *managers) write(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (m *managers) change(f func()) {
+func (m *fakeManagers) change(f func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	f()
 }
 
 // fakeSwarm returns a runtime of two nodes, of which the second runs the service s.
-func fakeSwarm(t *testing.T) (*Runtime, *managers) {
+func fakeSwarm(t *testing.T) (*Runtime, *fakeManagers) {
 	t.Helper()
 	task := &dockerswarm.Task{ServiceID: "s", NodeID: "2", DesiredState: dockerswarm.TaskStateRunning}
 	task.Status.State = dockerswarm.TaskStateRunning
-	m := &managers{
+	m := &fakeManagers{
 		nodes: []*dockerswarm.Node{node("1", "a", "gfaas.folder=/f", "gfaas.gpu.0=1,L4"), node("2", "b", "gfaas.folder=/f", "gfaas.gpu.0=1,L4")},
 		tasks: []*dockerswarm.Task{task},
 	}
@@ -166,7 +166,12 @@ func fakeSwarm(t *testing.T) (*Runtime, *managers) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Runtime{config: Config{Network: DefaultNetwork}, api: api, view: newView(api, "gfaas-gateway-gfaas")}, m
+	return &Runtime{Store: &Store{newManagers(api, DefaultNetwork)}}, m
+}
+
+// another returns another Runtime of the same network, with a view.
+func another(r *Runtime, v *view) *Runtime {
+	return &Runtime{Store: &Store{&managers{api: r.api, network: r.network, view: v}}}
 }
 
 // Without a quorum, calls continue for 10 s, and then wait for one. Afterwards, an instance whose node was lost
@@ -292,28 +297,28 @@ func TestStartOnReturnedEngine(t *testing.T) {
 			task.Status.State, task.Status.Err = dockerswarm.TaskStateRejected, detail
 		}
 	}
-	lose := func(m *managers) { m.nodes[0].Status.State = dockerswarm.NodeStateDown }
+	lose := func(m *fakeManagers) { m.nodes[0].Status.State = dockerswarm.NodeStateDown }
 	for _, c := range []struct {
 		name   string
-		before func(*managers) // nil: nothing is lost
+		before func(*fakeManagers) // nil: nothing is lost
 		task   func(*dockerswarm.Task)
 		fails  bool // at once
 	}{
 		{"node returned", lose, reject("swarm is not active"), false},
-		{"quorum returned", func(m *managers) { m.broken = true }, reject("swarm is not active"), false},
+		{"quorum returned", func(m *fakeManagers) { m.broken = true }, reject("swarm is not active"), false},
 		{"no room yet", lose, func(task *dockerswarm.Task) {
 			task.NodeID, task.Status.State, task.Status.Err = "", dockerswarm.TaskStatePending, "no suitable node (insufficient resources on 1 node)"
 		}, false},
 		{"image missing", lose, reject("No such image: x"), true},
 		{"nothing returned", nil, reject("swarm is not active"), true},
-		{"another node returned", func(m *managers) { m.nodes[1].Status.State = dockerswarm.NodeStateDown }, reject("swarm is not active"), true},
+		{"another node returned", func(m *fakeManagers) { m.nodes[1].Status.State = dockerswarm.NodeStateDown }, reject("swarm is not active"), true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r, m := fakeSwarm(t)
 				m.image, m.task = "sha256:1", c.task
 				r.images.Store(imageKey("x", nil), docker.Image{ID: "sha256:1"})
-				for _, change := range []func(*managers){func(*managers) {}, c.before, func(m *managers) {
+				for _, change := range []func(*fakeManagers){func(*fakeManagers) {}, c.before, func(m *fakeManagers) {
 					m.broken, m.nodes[0].Status.State, m.nodes[1].Status.State = false, dockerswarm.NodeStateReady, dockerswarm.NodeStateReady
 				}} {
 					if change != nil {
@@ -407,7 +412,7 @@ func TestSuperseded(t *testing.T) {
 	if err := r.Callable(t.Context(), h); err != nil {
 		t.Fatal(err)
 	}
-	second := &Runtime{config: r.config, api: r.api, view: r.view}
+	second := another(r, r.view)
 	if err := second.Claim(t.Context()); err != nil {
 		t.Fatal(err)
 	}
