@@ -75,8 +75,8 @@ func (f *Function) batchSlope() float64 {
 func (f *Function) readProfileSlope() {
 	f.profileSlope = nil
 	for number := range f.d.cfg.GPUs {
-		slice, _ := f.slice(number)
-		if slope, ok := profile.BatchSlope(f.rowsOn(number), slice.SMPct, slice.QuotaRequest); ok {
+		slice, _ := f.choice().slice(number)
+		if slope, ok := profile.BatchSlope(f.choice().on(number), slice.SMPct, slice.QuotaRequest); ok {
 			f.profileSlope = &slope
 			return
 		}

@@ -76,7 +76,7 @@ func (f *Function) newSpec() queue.Function {
 		}
 	}
 	for number := range d.cfg.GPUs { // if the GPUs are of several models, use the largest slice
-		if slice, known := f.slice(number); known {
+		if slice, known := f.choice().slice(number); known {
 			s.Slice = max(s.Slice, area(slice))
 		}
 	}

@@ -128,7 +128,7 @@ func (f *Function) define(fn function.Function) {
 		return
 	}
 	f.scaling = f.newScaling()
-	if row := f.scaleUnit(); row != nil {
+	if row := f.choice().unit(); row != nil {
 		f.unit = *row
 	} else if _, scales := scale.KindOf(f.d.cfg.Scaler); scales && len(f.d.settings.Profile[f.name]) > 0 {
 		f.d.log.Warn("the function is not scaled: no row of the profile has its slo, and the sm and quota of its file", "function", f.name)

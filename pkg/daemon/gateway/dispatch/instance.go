@@ -118,8 +118,8 @@ func (d *Dispatcher) start(now time.Duration, number, on int32, id residency.ID)
 	for _, g := range s.gpus[1:] {
 		i.further, i.mem = append(i.further, int32(g)), s.mem
 	}
-	slice := f.sliceOf(s.config)
-	if d.sideBySide() && s.config == nil && !f.statesSlice() {
+	slice := f.choice().sliceOf(s.config)
+	if d.sideBySide() && s.config == nil && !f.choice().statesSlice() {
 		slice.SMPct, slice.QuotaRequest, sharing.AllSMs = equalShare(d.cfg.Concurrency), 1, true
 	}
 	r := launch.Intended(f.definition, instance.Placement{ID: s.id, GPUs: d.gpuNames(s.gpus), Slice: slice, Batch: batchOf(s.config)})

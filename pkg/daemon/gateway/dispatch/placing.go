@@ -151,7 +151,7 @@ func (f *Function) nextConfigs() (configs []*scale.Instance, requested *scale.In
 		}
 	}
 	for number := range f.d.cfg.GPUs {
-		row := rowOn(f, number)
+		row := f.choice().config(number)
 		if row != nil && !slices.ContainsFunc(configs, func(c *scale.Instance) bool { return c.Request == row.Request }) {
 			configs = append(configs, row)
 		}
@@ -173,7 +173,7 @@ func (f *Function) returnConfig(c *scale.Instance) {
 // Locked.
 func (f *Function) placeRequest(config *scale.Instance) placement.Request {
 	mem := gpu.Bytes(max(f.spec.Mem, f.spec.MeasuredMem))
-	r := placement.Request{Function: f.name, GPUs: max(f.definition.GPUs, 1), Slice: f.sliceOf(config), Mem: mem}
+	r := placement.Request{Function: f.name, GPUs: max(f.definition.GPUs, 1), Slice: f.choice().sliceOf(config), Mem: mem}
 	if config != nil {
 		r.Model = config.Request.GPU
 		if mem == 0 {

@@ -18,18 +18,51 @@ import (
 // SM share or quota than the file is never used. The slices of instances of a plan come
 // from the plan.
 
-// rowOf returns the configuration of a function's instances, which meets the function's
-// latency objective. For a scaler with uniform instances, it is the scaler's unit; otherwise
-// it is the most efficient row. rowOf returns nil if the profile has no such row.
-func rowOf(fn function.Function, rows []profile.Row, scaler string) *scale.Instance {
-	kind, scales := scale.KindOf(scaler)
+// choice chooses the configurations of a function's instances, by the function's definition and the
+// rows of its profile. Dispatcher.mu guards it.
+type choice struct {
+	fn   *function.Function
+	rows []profile.Row // all rows of the function
+	cfg  *Config
+}
+
+// choice returns the choice of configurations for the function's instances. Locked.
+func (f *Function) choice() choice {
+	return choice{&f.definition, f.d.settings.Profile[f.name], &f.d.cfg}
+}
+
+// permitted returns the rows with the SM share and the quota of the function's file, if it
+// has these keys.
+func (c choice) permitted(rows []profile.Row) []profile.Row {
+	return slices.DeleteFunc(slices.Clone(rows), func(r profile.Row) bool {
+		return c.fn.SM > 0 && r.SMPct != c.fn.SM || c.fn.Quota.Request > 0 && r.Quota != c.fn.Quota.Request
+	})
+}
+
+// able returns the permitted rows that have a throughput and meet the function's latency
+// objective.
+func (c choice) able(rows []profile.Row) []profile.Row {
+	return scale.Meeting(c.permitted(rows), c.fn.SLO)
+}
+
+// on returns the rows for a GPU, without those whose batches reach no instance.
+func (c choice) on(number int) []profile.Row {
+	return scale.Reachable(profile.On(c.rows, c.cfg.GPUs[number].Model), c.fn.MaxBatch())
+}
+
+// config returns the configuration of instances on a GPU, which meets the function's latency
+// objective. For a scaler with uniform instances, it is the scaler's unit; otherwise it is
+// the most efficient row. config returns nil if the profile has no such row.
+func (c choice) config(number int) *scale.Instance {
+	rows := c.on(number)
+	kind, scales := scale.KindOf(c.cfg.Scaler)
 	if kind.Uniform {
-		unit, err := scale.Unit(permitted(fn, rows), fn.SLO)
+		unit, err := scale.Unit(c.permitted(rows), c.fn.SLO)
 		if err != nil {
 			return nil
 		}
 		for _, r := range rows {
-			if fn.Quota.Limit > unit.Limit.Quota && r.Quota == fn.Quota.Limit && r.SMPct == unit.Request.SMPct && r.Batch == unit.Request.Batch && r.GPU == unit.Request.GPU {
+			if c.fn.Quota.Limit > unit.Limit.Quota && r.Quota == c.fn.Quota.Limit && r.SMPct == unit.Request.SMPct && r.Batch == unit.Request.Batch && r.GPU == unit.Request.GPU {
 				unit.Limit = r
 			}
 		}
@@ -38,45 +71,20 @@ func rowOf(fn function.Function, rows []profile.Row, scaler string) *scale.Insta
 		}
 		return &unit
 	}
-	able := ableRows(fn, rows)
-	if len(able) == 0 || fn.SLO == 0 && !scales {
+	able := c.able(rows)
+	if len(able) == 0 || c.fn.SLO == 0 && !scales {
 		return nil
 	}
 	best := scale.MostEfficient(able)
 	return &scale.Instance{Request: best, Limit: best}
 }
 
-// permitted returns the rows with the SM share and the quota of the function's file, if it
-// has these keys.
-func permitted(fn function.Function, rows []profile.Row) []profile.Row {
-	return slices.DeleteFunc(slices.Clone(rows), func(r profile.Row) bool {
-		return fn.SM > 0 && r.SMPct != fn.SM || fn.Quota.Request > 0 && r.Quota != fn.Quota.Request
-	})
-}
-
-// ableRows returns the permitted rows that have a throughput and meet the function's latency
-// objective.
-func ableRows(fn function.Function, rows []profile.Row) []profile.Row {
-	return scale.Meeting(permitted(fn, rows), fn.SLO)
-}
-
-// rowsOn returns the profile's rows for a function on a GPU, without those whose batches reach no
-// instance. Locked.
-func (f *Function) rowsOn(number int) []profile.Row {
-	return scale.Reachable(profile.On(f.d.settings.Profile[f.name], f.d.cfg.GPUs[number].Model), f.definition.MaxBatch())
-}
-
-// rowOn returns the configuration of a function's instances on a GPU, or nil. Locked.
-func rowOn(f *Function, number int) *scale.Instance {
-	return rowOf(f.definition, f.rowsOn(number), f.d.cfg.Scaler)
-}
-
-// choices returns the configurations from which a scaler may choose: those for the GPUs'
-// models that meet the function's latency objective. Locked.
-func (f *Function) choices() (rows []profile.Row) {
+// all returns the configurations from which a scaler may choose: those for the GPUs' models
+// that meet the function's latency objective.
+func (c choice) all() (rows []profile.Row) {
 	seen := map[profile.Row]bool{}
-	for number := range f.d.cfg.GPUs {
-		for _, r := range ableRows(f.definition, f.rowsOn(number)) {
+	for number := range c.cfg.GPUs {
+		for _, r := range c.able(c.on(number)) {
 			if !seen[r] {
 				rows = append(rows, r)
 			}
@@ -86,12 +94,12 @@ func (f *Function) choices() (rows []profile.Row) {
 	return rows
 }
 
-// scaleUnit returns the configuration by which the function is scaled. If the GPUs are of
-// several models, it is the configuration with the lowest throughput. scaleUnit returns nil
-// if the profile has no configuration for any GPU. Locked.
-func (f *Function) scaleUnit() (unit *scale.Instance) {
-	for number := range f.d.cfg.GPUs {
-		if row := rowOn(f, number); row != nil && (unit == nil || row.Request.ThroughputRPS < unit.Request.ThroughputRPS) {
+// unit returns the configuration by which the function is scaled. If the GPUs are of several
+// models, it is the configuration with the lowest throughput. unit returns nil if the profile
+// has no configuration for any GPU.
+func (c choice) unit() (unit *scale.Instance) {
+	for number := range c.cfg.GPUs {
+		if row := c.config(number); row != nil && (unit == nil || row.Request.ThroughputRPS < unit.Request.ThroughputRPS) {
 			unit = row
 		}
 	}
@@ -100,26 +108,26 @@ func (f *Function) scaleUnit() (unit *scale.Instance) {
 
 // slice returns the slice of a GPU for a new instance: that of the function's file, then of
 // the profile's row for the GPU's model and, without these, all SMs and an equal share of
-// the time. known reports whether the file or a row states an SM share or a quota. Locked.
-func (f *Function) slice(number int) (s gpu.Slice, known bool) {
-	row := rowOn(f, number)
-	return f.sliceOf(row), row != nil || f.statesSlice()
+// the time. known reports whether the file or a row states an SM share or a quota.
+func (c choice) slice(number int) (s gpu.Slice, known bool) {
+	row := c.config(number)
+	return c.sliceOf(row), row != nil || c.statesSlice()
 }
 
 // statesSlice reports whether the function's file states an SM share or a quota.
-func (f *Function) statesSlice() bool { return f.definition.SM > 0 || f.definition.Quota.Request > 0 }
+func (c choice) statesSlice() bool { return c.fn.SM > 0 || c.fn.Quota.Request > 0 }
 
-// sliceOf returns the slice of an instance with a configuration, which may be nil. Locked.
-func (f *Function) sliceOf(c *scale.Instance) gpu.Slice {
-	s := gpu.Slice{SMPct: 100, QuotaRequest: 1 / float64(max(f.d.cfg.Concurrency, 1)), QuotaLimit: 1}
-	if c != nil {
-		smLimit, quotaLimit, _ := c.Request.Limits()
-		s.SMPct, s.QuotaRequest, s.QuotaLimit = c.Request.SMPct, c.Request.Quota, max(c.Limit.Quota, quotaLimit)
+// sliceOf returns the slice of an instance with a configuration, which may be nil.
+func (c choice) sliceOf(config *scale.Instance) gpu.Slice {
+	s := gpu.Slice{SMPct: 100, QuotaRequest: 1 / float64(max(c.cfg.Concurrency, 1)), QuotaLimit: 1}
+	if config != nil {
+		smLimit, quotaLimit, _ := config.Request.Limits()
+		s.SMPct, s.QuotaRequest, s.QuotaLimit = config.Request.SMPct, config.Request.Quota, max(config.Limit.Quota, quotaLimit)
 		if smLimit > s.SMPct {
 			s.SMLimitPct = smLimit
 		}
 	}
-	return sliceBy(f.definition, s)
+	return sliceBy(*c.fn, s)
 }
 
 // sliceBy returns the slice with the values of the function's file in place of its own.
@@ -139,12 +147,12 @@ func sliceBy(fn function.Function, s gpu.Slice) gpu.Slice {
 // It returns nil if the profile has none. Locked.
 func (f *Function) nextConfig(number int) *scale.Instance {
 	if f.scaling != nil && f.scaling.chooses {
-		rows := f.rowsOn(number)
+		rows := f.choice().on(number)
 		if like, ok := f.scaling.removeRequested(func(r profile.Row) bool { return slices.Contains(rows, r) }); ok {
 			return &like
 		}
 	}
-	return rowOn(f, number)
+	return f.choice().config(number)
 }
 
 // configOf returns the configuration of an instance that was found running: the profile's
@@ -152,12 +160,13 @@ func (f *Function) nextConfig(number int) *scale.Instance {
 // states. Without either, it is the configuration by which the function is scaled. Locked.
 func (f *Function) configOf(r *instance.Record, number int) scale.Instance {
 	row := profile.Row{Function: f.name, Config: profile.Config{SMPct: r.Slice.SMPct, Quota: r.Slice.QuotaRequest, Batch: 1}, ThroughputRPS: f.planRate(r)}
-	at := slices.IndexFunc(f.rowsOn(number), func(p profile.Row) bool {
+	rows := f.choice().on(number)
+	at := slices.IndexFunc(rows, func(p profile.Row) bool {
 		return p.SMPct == row.SMPct && p.Quota == row.Quota && p.ThroughputRPS > 0
 	})
 	switch {
 	case at >= 0:
-		row = f.rowsOn(number)[at]
+		row = rows[at]
 	case row.ThroughputRPS <= 0:
 		return f.unit
 	}
@@ -178,7 +187,7 @@ func (i *Instance) reportSlice() {
 // newScaling returns the function's autoscaler, or nil if there is none or no configuration
 // to scale by. Locked.
 func (f *Function) newScaling() *autoscaling {
-	unit := f.scaleUnit()
+	unit := f.choice().unit()
 	kind, scales := scale.KindOf(f.d.cfg.Scaler)
 	if unit == nil || !scales {
 		return nil
@@ -190,7 +199,7 @@ func (f *Function) newScaling() *autoscaling {
 		f.d.log.Error("cannot estimate the load, so each second counts by itself", "function", f.name, "err", err)
 		load = scale.Last{}
 	}
-	rows := f.choices()
+	rows := f.choice().all()
 	made := kind.New(scale.Setup{Rows: rows, Unit: *unit, Load: load, Options: o})
 	return &autoscaling{scaler: made, rows: rows, chooses: !kind.Uniform, known: map[residency.ID]bool{}}
 }
@@ -198,10 +207,10 @@ func (f *Function) newScaling() *autoscaling {
 // rescale begins to scale by the rows of another profile. Locked.
 func (f *Function) rescale() {
 	f.readProfileSlope()
-	if unit := f.scaleUnit(); unit != nil {
+	if unit := f.choice().unit(); unit != nil {
 		f.unit = *unit
 	}
-	if f.removed || f.scaling != nil && slices.Equal(f.scaling.rows, f.choices()) {
+	if f.removed || f.scaling != nil && slices.Equal(f.scaling.rows, f.choice().all()) {
 		return
 	}
 	old := f.scaling
