@@ -95,7 +95,7 @@ func (f *Function) newSpec() queue.Function {
 	if f.delayed > 0 {
 		s.Min = min(s.Min, int32(f.maxMin))
 	}
-	s.Placed = f.placed()
+	s.Placed = f.placing.chosen()
 	if known, ok := d.settings.Costs[fn.Name]; ok && known.MemMiB > 0 {
 		s.Mem = max(s.Mem, int64(gpu.FromMiB(known.MemMiB)))
 	}

@@ -134,8 +134,6 @@ type Dispatcher struct {
 	shell Shell
 	names atomic.Pointer[nameTable]
 
-	placesScaled bool // the placer chooses the GPUs of scaled instances
-
 	Known    Signal // set once the applied functions and the running instances are known
 	Draining Signal // set once Submit refuses attempts
 
@@ -156,8 +154,7 @@ type Dispatcher struct {
 	memory      ledger
 	learned     map[string]learnedCosts // by function: costs that earlier gateways measured
 	usage       *wire.Status            // latest report of the token daemon; nil if there is none
-	placer      placement.Placer
-	placed      *placedStart        // the start that the policy has been asked for
+	placements  placements
 	faults      map[string]standing // instances of plans that faulted but still run, by ID
 	jobs        []status.Instance   // of training functions
 }
@@ -174,7 +171,8 @@ func New(life context.Context, cfg Config, settings Settings) (*Dispatcher, erro
 		functions: map[int32]*Function{}, attempts: map[int64]*Attempt{}, instances: map[residency.ID]*Instance{}, faults: map[string]standing{},
 		lastAdopted: residency.None, closed: map[int32]bool{},
 	}
-	if d.placer, d.placesScaled, err = newPlacer(&cfg); err != nil {
+	d.placements.d = d
+	if d.placements.placer, d.placements.scaled, err = newPlacer(&cfg); err != nil {
 		return nil, err
 	}
 	d.gpuModels = d.classes()

@@ -140,8 +140,8 @@ func (f *Function) renew() {
 	if f.version != nil {
 		f.end()
 	}
-	f.endClearing()
-	f.placing = placing{}
+	f.placing.endClearing()
+	f.placing = placing{f: f}
 	f.version = &version{}
 	f.life, f.end = context.WithCancel(f.d.life)
 }
@@ -326,8 +326,8 @@ func (f *Function) replace(wanted int) {
 	if have >= wanted || f.d.Draining.IsSet() {
 		return
 	}
-	if f.placed() {
-		f.placeOne()
+	if f.placing.chosen() {
+		f.placing.one()
 		return
 	}
 	spec := f.newSpec()

@@ -57,7 +57,7 @@ func (d *Dispatcher) SetGPUs(usable []GPU) {
 func (d *Dispatcher) added(first int) {
 	models := len(d.gpuModels)
 	d.gpuModels = d.classes()
-	d.placer, d.placesScaled, _ = newPlacer(&d.cfg) // New has checked the configuration
+	d.placements.placer, d.placements.scaled, _ = newPlacer(&d.cfg) // New has checked the configuration
 	for _, i := range d.instances {
 		i.reportPlaced()
 	}

@@ -105,7 +105,7 @@ func (d *Dispatcher) start(now time.Duration, number, on int32, id residency.ID)
 	if i.parks = d.cfg.Park != "" && !f.spans(); i.parks && d.cfg.Park == ParkSwap {
 		sharing.Oversubscribe = gpu.SwapOrdered
 	}
-	s := d.takePlaced(f, on)
+	s := d.placements.take(f, on)
 	ofPlacer := s != nil
 	if !ofPlacer {
 		d.lastName++
@@ -255,7 +255,7 @@ func (i *Instance) forget() {
 	delete(i.d.instances, i.id)
 	i.function.instances--
 	i.function.sessions.forget(i)
-	i.d.placer.Remove(i.record.ID)
+	i.d.placements.placer.Remove(i.record.ID)
 	i.function.setMaxBatch()
 	i.shareMemory()
 }

@@ -23,8 +23,17 @@ import (
 // (StartRequested), on GPUs that the placer chooses: the number that scale.min and the autoscaler
 // want, and one if a call waits and there is none. The placer is informed of all instances.
 
-// placing is the state of a function's placement. Dispatcher.mu guards it.
+// placements is the placement of instances on all GPUs. Dispatcher.mu guards it.
+type placements struct {
+	d      *Dispatcher
+	placer placement.Placer
+	scaled bool         // the placer chooses the GPUs of scaled instances
+	asked  *placedStart // the start that the policy has been asked for
+}
+
+// placing is the placement of a function's instances. Dispatcher.mu guards it.
 type placing struct {
+	f        *Function
 	unplaced bool      // the placer found no room, so the policy may start an instance, and evict others for it
 	clearing *clearing // nil unless an instance waits until several GPUs have room
 	logged   string    // the reason for the lack of room that was logged last; empty after a placement
@@ -57,20 +66,20 @@ func newPlacer(cfg *Config) (p placement.Placer, scaled bool, err error) {
 // spans reports whether each instance of the function runs on several GPUs. Locked.
 func (f *Function) spans() bool { return f.definition.GPUs > 1 }
 
-// placed reports whether the placer chooses the GPUs of the function's instances. Locked.
-func (f *Function) placed() bool {
-	return f.spans() || f.d.placesScaled && f.scaling != nil && !f.placing.unplaced
+// chosen reports whether the placer chooses the GPUs of the function's instances. Locked.
+func (p *placing) chosen() bool {
+	return p.f.spans() || p.f.d.placements.scaled && p.f.scaling != nil && !p.unplaced
 }
 
-// placeAll starts the missing instances of all placed functions. Locked.
-func (d *Dispatcher) placeAll() {
+// all starts the missing instances of all placed functions. Locked.
+func (p *placements) all() {
 	var placed []*Function
-	for _, f := range d.inOrder() {
+	for _, f := range p.d.inOrder() {
 		if f.placing.unplaced && f.count() > 0 {
 			f.placing.unplaced = false
 			f.respec()
 		}
-		if !f.removed && f.placed() {
+		if !f.removed && f.placing.chosen() {
 			placed = append(placed, f)
 		}
 	}
@@ -78,21 +87,21 @@ func (d *Dispatcher) placeAll() {
 		return
 	}
 	waiting := map[*Function]bool{}
-	for _, a := range d.attempts {
+	for _, a := range p.d.attempts {
 		if a.state == attemptWaits {
 			waiting[a.function] = true
 		}
 	}
 	for _, f := range placed {
-		f.place(waiting[f])
+		f.placing.fill(waiting[f])
 	}
 }
 
-// place starts the missing instances of the function if it is placed. waiting reports
+// fill starts the missing instances of the function if it is placed. waiting reports
 // whether calls wait. Locked.
-func (f *Function) place(waiting bool) {
-	d := f.d
-	if !f.placed() || !d.Known.IsSet() || d.Draining.IsSet() {
+func (p *placing) fill(waiting bool) {
+	f, d := p.f, p.f.d
+	if !p.chosen() || !d.Known.IsSet() || d.Draining.IsSet() {
 		return
 	}
 	have, want := f.count(), int(f.spec.Min)
@@ -103,48 +112,48 @@ func (f *Function) place(waiting bool) {
 		want = min(want, int(f.spec.Max))
 	}
 	if have >= want {
-		f.endClearing()
+		p.endClearing()
 	}
-	for ; have < want && f.placeOne(); have++ {
+	for ; have < want && p.one(); have++ {
 	}
 	if have == 0 && waiting && !f.spans() {
-		f.placing.unplaced = true
+		p.unplaced = true
 		f.respec()
 	}
 }
 
-// placeOne starts one more instance of a placed function. It returns false if there is no
+// one starts one more instance of a placed function. It returns false if there is no
 // room, or if GPUs are still being cleared for it. Locked.
-func (f *Function) placeOne() bool {
-	d := f.d
-	free, evictable := d.freeMem(f)
-	configs, requested := f.nextConfigs()
+func (p *placing) one() bool {
+	free, evictable := p.f.d.placements.free(p.f)
+	configs, requested := p.configs()
 	var first placement.Request
 	var why reason.Reason
 	for n, config := range configs {
-		r := f.placeRequest(config)
-		placed, lack := f.placeWith(r, config, free)
+		r := p.request(config)
+		placed, lack := p.start(r, config, free)
 		if placed {
 			if n > 0 {
-				f.returnConfig(requested)
+				p.returnConfig(requested)
 			}
-			f.placing.logged = ""
+			p.logged = ""
 			return true
 		}
 		if n == 0 {
 			first, why = r, lack
 		}
 	}
-	f.returnConfig(requested)
-	f.noRoom(first, why, evictable)
+	p.returnConfig(requested)
+	p.noRoom(first, why, evictable)
 	return false
 }
 
-// nextConfigs returns the configurations that the next instance of a placed function may
+// configs returns the configurations that the next instance of a placed function may
 // have, the preferred first: the one that the autoscaler has requested, then the usual ones
 // for the models of the GPUs. Without rows in the profile, the only element is nil. If
 // requested is not nil, it was taken from the requests of the autoscaler. Locked.
-func (f *Function) nextConfigs() (configs []*scale.Instance, requested *scale.Instance) {
+func (p *placing) configs() (configs []*scale.Instance, requested *scale.Instance) {
+	f := p.f
 	if f.scaling != nil && f.scaling.chooses {
 		if like, ok := f.scaling.removeRequested(func(profile.Row) bool { return true }); ok {
 			configs, requested = append(configs, &like), &like
@@ -163,15 +172,16 @@ func (f *Function) nextConfigs() (configs []*scale.Instance, requested *scale.In
 }
 
 // returnConfig returns a configuration to the requests of the autoscaler. Locked.
-func (f *Function) returnConfig(c *scale.Instance) {
-	if f.scaling != nil && c != nil {
-		f.scaling.requested = append(f.scaling.requested, scale.Start{Count: 1, Like: *c})
+func (p *placing) returnConfig(c *scale.Instance) {
+	if s := p.f.scaling; s != nil && c != nil {
+		s.requested = append(s.requested, scale.Start{Count: 1, Like: *c})
 	}
 }
 
-// placeRequest returns the request for an instance with a configuration, without its ID.
+// request returns the request for an instance with a configuration, without its ID.
 // Locked.
-func (f *Function) placeRequest(config *scale.Instance) placement.Request {
+func (p *placing) request(config *scale.Instance) placement.Request {
+	f := p.f
 	mem := gpu.Bytes(max(f.spec.Mem, f.spec.MeasuredMem))
 	r := placement.Request{Function: f.name, GPUs: max(f.definition.GPUs, 1), Slice: f.choice().sliceOf(config), Mem: mem}
 	if config != nil {
@@ -183,17 +193,17 @@ func (f *Function) placeRequest(config *scale.Instance) placement.Request {
 	return r
 }
 
-// placeWith starts an instance with a configuration. If there is no room, it returns the
+// start starts an instance with a configuration. If there is no room, it returns the
 // reason. Locked.
-func (f *Function) placeWith(r placement.Request, config *scale.Instance, free []gpu.Bytes) (bool, reason.Reason) {
-	d := f.d
+func (p *placing) start(r placement.Request, config *scale.Instance, free []gpu.Bytes) (bool, reason.Reason) {
+	f, d := p.f, p.f.d
 	refused := map[int]bool{}
 	except := func(g int) bool { return refused[g] }
 	for {
 		r.ID = f.instanceID(d.lastName + 1)
-		at, why := f.cleared(r, free)
-		if at == nil && f.placing.clearing == nil {
-			at, why = d.placer.Place(r, free, except)
+		at, why := p.cleared(r, free)
+		if at == nil && p.clearing == nil {
+			at, why = d.placements.placer.Place(r, free, except)
 		}
 		switch {
 		case len(at) == 0 && len(refused) > 0:
@@ -202,11 +212,11 @@ func (f *Function) placeWith(r placement.Request, config *scale.Instance, free [
 			return false, why
 		}
 		d.lastName++
-		if d.startPlaced(&placedStart{f, r.ID, at, int64(r.Mem), config}) {
+		if d.placements.start(&placedStart{f, r.ID, at, int64(r.Mem), config}) {
 			d.log.Info("placed an instance", "function", f.name, "instance", r.ID, "gpu", strings.Join(d.gpuNames(at), ","), "why", why.String())
 			return true, why
 		}
-		d.placer.Remove(r.ID)
+		d.placements.placer.Remove(r.ID)
 		if f.spans() {
 			d.memory.shareOccupied(at) // cleared released only the first
 		}
@@ -214,43 +224,42 @@ func (f *Function) placeWith(r placement.Request, config *scale.Instance, free [
 	}
 }
 
-// startPlaced asks the policy for the start, and reports whether the instance is starting.
-// Locked.
-func (d *Dispatcher) startPlaced(s *placedStart) bool {
-	d.placed = s
-	d.policy.step(&queue.StartRequested{Function: s.function.number, GPU: int32(s.gpus[0])})
-	started := d.placed == nil
-	d.placed = nil
+// start asks the policy for the start, and reports whether the instance is starting. Locked.
+func (p *placements) start(s *placedStart) bool {
+	p.asked = s
+	p.d.policy.step(&queue.StartRequested{Function: s.function.number, GPU: int32(s.gpus[0])})
+	started := p.asked == nil
+	p.asked = nil
 	return started
 }
 
-// takePlaced returns the start that startPlaced has requested, and clears it, if it is for this
+// take returns the start that the policy has been asked for, and clears it, if it is for this
 // function and GPU. Otherwise it returns nil. Locked.
-func (d *Dispatcher) takePlaced(f *Function, gpu int32) *placedStart {
-	s := d.placed
+func (p *placements) take(f *Function, gpu int32) *placedStart {
+	s := p.asked
 	if s == nil || s.function != f || int32(s.gpus[0]) != gpu {
 		return nil
 	}
-	d.placed = nil
+	p.asked = nil
 	return s
 }
 
 // noRoom begins to clear GPUs for an instance that spans several, if idle instances there use
 // the room. Otherwise it logs the reason for the lack of room, once. Locked.
-func (f *Function) noRoom(r placement.Request, why reason.Reason, evictable []gpu.Bytes) {
-	d := f.d
-	if f.placing.clearing != nil {
+func (p *placing) noRoom(r placement.Request, why reason.Reason, evictable []gpu.Bytes) {
+	f, d := p.f, p.f.d
+	if p.clearing != nil {
 		return
 	}
 	if f.spans() {
-		if at, _ := d.placer.Place(r, evictable, func(int) bool { return false }); len(at) > 0 {
-			d.placer.Remove(r.ID)
-			f.beginClearing(at, int64(r.Mem))
+		if at, _ := d.placements.placer.Place(r, evictable, func(int) bool { return false }); len(at) > 0 {
+			d.placements.placer.Remove(r.ID)
+			p.beginClearing(at, int64(r.Mem))
 			return
 		}
 	}
-	if text := why.String(); text != f.placing.logged {
-		f.placing.logged = text
+	if text := why.String(); text != p.logged {
+		p.logged = text
 		d.log.Warn("no GPU has room for an instance", "function", f.name, "why", text)
 	}
 }
@@ -262,7 +271,7 @@ func (i *Instance) reportPlaced() {
 		gpus = append(gpus, int(g))
 	}
 	mem := max(i.mem, int64(i.record.Slice.Mem), i.function.spec.Mem)
-	i.d.placer.Put(placement.Request{ID: i.record.ID, Function: i.function.name, GPUs: len(gpus), Slice: i.record.Slice, Mem: gpu.Bytes(mem)}, gpus)
+	i.d.placements.placer.Put(placement.Request{ID: i.record.ID, Function: i.function.name, GPUs: len(gpus), Slice: i.record.Slice, Mem: gpu.Bytes(mem)}, gpus)
 }
 
 // gpuNames returns the names of GPUs.
@@ -342,55 +351,55 @@ type clearing struct {
 const clearTime = 30 * time.Second
 
 // beginClearing begins to stop idle instances on GPUs. Locked.
-func (f *Function) beginClearing(gpus []int, mem int64) {
-	f.placing.clearing = &clearing{gpus, mem, f.d.policy.now() + clearTime}
-	f.d.log.Info("stopping idle instances to make room", "function", f.name, "gpu", strings.Join(f.d.gpuNames(gpus), ","))
-	f.d.memory.shareOccupied(gpus)
+func (p *placing) beginClearing(gpus []int, mem int64) {
+	p.clearing = &clearing{gpus, mem, p.f.d.policy.now() + clearTime}
+	p.f.d.log.Info("stopping idle instances to make room", "function", p.f.name, "gpu", strings.Join(p.f.d.gpuNames(gpus), ","))
+	p.f.d.memory.shareOccupied(gpus)
 }
 
 // endClearing releases the room. Locked.
-func (f *Function) endClearing() {
-	if c := f.placing.clearing; c != nil {
-		f.placing.clearing = nil
-		f.d.memory.shareOccupied(c.gpus)
+func (p *placing) endClearing() {
+	if c := p.clearing; c != nil {
+		p.clearing = nil
+		p.f.d.memory.shareOccupied(c.gpus)
 	}
 }
 
 // cleared returns the GPUs that were cleared for an instance if all of them have room now,
 // releases the room on the first, where the policy is about to start the instance, and
 // reserves the place. It ends a clearing that takes too long. Locked.
-func (f *Function) cleared(r placement.Request, free []gpu.Bytes) ([]int, reason.Reason) {
-	c := f.placing.clearing
+func (p *placing) cleared(r placement.Request, free []gpu.Bytes) ([]int, reason.Reason) {
+	c := p.clearing
 	if c == nil {
 		return nil, reason.Reason{}
 	}
 	for _, g := range c.gpus {
 		if free[g]+gpu.Bytes(c.mem) < r.Mem {
-			if f.d.policy.now() > c.until {
-				f.endClearing()
+			if p.f.d.policy.now() > c.until {
+				p.endClearing()
 			}
 			return nil, reason.Reason{}
 		}
 	}
-	f.placing.clearing = nil
-	f.d.memory.shareOccupied(c.gpus[:1])
-	f.d.placer.Put(r, c.gpus)
+	p.clearing = nil
+	p.f.d.memory.shareOccupied(c.gpus[:1])
+	p.f.d.placements.placer.Put(r, c.gpus)
 	return c.gpus, reason.New(placement.Cleared)
 }
 
-// freeMem returns the free memory of each GPU, and the same together with the memory of idle
+// free returns the free memory of each GPU, and the same together with the memory of idle
 // instances of other functions that may stop. Locked.
-func (d *Dispatcher) freeMem(f *Function) (free, evictable []gpu.Bytes) {
-	for _, m := range d.memory.gpus {
+func (p *placements) free(f *Function) (free, evictable []gpu.Bytes) {
+	for _, m := range p.d.memory.gpus {
 		capacity := placement.Unlimited
 		if m.capacity > 0 {
 			capacity = gpu.Bytes(m.capacity - m.occupied)
 		}
 		free, evictable = append(free, capacity), append(evictable, capacity)
 	}
-	for _, s := range d.policy.policy.Snapshot().Instances {
+	for _, s := range p.d.policy.policy.Snapshot().Instances {
 		free[s.GPU] -= gpu.Bytes(s.Mem)
-		i := d.instances[s.Instance]
+		i := p.d.instances[s.Instance]
 		if i == nil || !i.own || i.function == f || len(i.attempts) > 0 || i.state != instanceReady || i.alive() && i.function.count() <= int(i.function.spec.Min) {
 			evictable[s.GPU] -= gpu.Bytes(s.Mem)
 		}

@@ -138,6 +138,7 @@ func (d *Dispatcher) header(functions []function.Function, set map[string]string
 	}
 	for _, fn := range functions {
 		f := &Function{d: d, name: fn.Name, definition: fn, queue: cmp.Or(fn.Queue, d.cfg.Queue), version: &version{}}
+		f.placing.f = f
 		f.recall()
 		spec := f.newSpec()
 		c := record.Costs{Function: fn.Name, WarmMS: record.Millis(spec.Warm), ColdMS: record.Millis(spec.Cold), LoadMS: record.Millis(spec.Load),
