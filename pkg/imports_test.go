@@ -30,7 +30,7 @@ const module = "github.com/gfaas/gfaas/pkg/"
 // adapters, and use cases may import load.
 var (
 	machine = []string{"procfs", "lockfile", "owndir"} // Linux facilities
-	formats = []string{"gpu", "function", "grant", "profile", "plan", "trace", "kgraph", "kserve", "events", "instance", "wire", "csvfile", "jsonfile", "textfile", "yamlfile", "safetensors", "splitmix", "number", "reason", "status"}
+	formats = []string{"gpu", "function", "grant", "profile", "plan", "trace", "kgraph", "kserve", "events", "instance", "wire", "csvfile", "jsonfile", "textfile", "yamlfile", "safetensors", "splitmix", "number", "reason", "status", "lists"}
 	layers  = map[string][]string{
 		"gpu":        {"gpu"},
 		"procfs":     {},

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
@@ -44,20 +45,12 @@ func Required[T, V any](name string, parse func(cell string) (V, error), field f
 
 // Header returns the names of the columns.
 func Header[T any](columns []Column[T]) []string {
-	names := make([]string, len(columns))
-	for i, c := range columns {
-		names[i] = c.Name
-	}
-	return names
+	return lists.Map(columns, func(c Column[T]) string { return c.Name })
 }
 
 // Record returns the cells of a row. All columns must have Print.
 func Record[T any](columns []Column[T], row T) []string {
-	cells := make([]string, len(columns))
-	for i, c := range columns {
-		cells[i] = c.Print(&row)
-	}
-	return cells
+	return lists.Map(columns, func(c Column[T]) string { return c.Print(&row) })
 }
 
 // Write writes rows after a header. All columns must have Print.
@@ -120,7 +113,7 @@ func readRows[T any](r io.Reader, name string, columns []Column[T], blank func(l
 	if err != nil {
 		return nil, syntaxFault(err, name, nil, data)
 	}
-	header := trimAll(first)
+	header := lists.Map(first, strings.TrimSpace)
 	if err := CheckHeader(header, name); err != nil {
 		return nil, err
 	}
@@ -295,14 +288,6 @@ func required[T any](columns []Column[T]) string {
 		}
 	}
 	return strings.Join(names, ",")
-}
-
-func trimAll(cells []string) []string {
-	out := make([]string, len(cells))
-	for i, cell := range cells {
-		out[i] = strings.TrimSpace(cell)
-	}
-	return out
 }
 
 // syntaxFault converts the CSV reader's error to a Fault. It names the line on which the record begins, because an

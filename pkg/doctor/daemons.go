@@ -12,6 +12,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/kerneld"
 	"github.com/gfaas/gfaas/pkg/adapter/modeld"
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/number"
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
 )
@@ -91,11 +92,7 @@ func (m Host) modelsWithMissingFiles(ctx context.Context) (missing []wire.Record
 }
 
 func names(records []wire.Record) string {
-	var out []string
-	for _, r := range records {
-		out = append(out, r.Tenant+"/"+r.Name)
-	}
-	return strings.Join(out, ", ")
+	return strings.Join(lists.Map(records, func(r wire.Record) string { return r.Tenant + "/" + r.Name }), ", ")
 }
 
 // RepairModels removes models whose files do not exist from the state file and returns their number. It keeps

@@ -7,18 +7,13 @@ import (
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/lists"
 )
 
 // Models returns the GPU models on which rows were measured, sorted.
 func Models(rows []Row) []string {
-	var models []string
-	for _, r := range rows {
-		if r.GPU != "" {
-			models = append(models, r.GPU)
-		}
-	}
-	slices.Sort(models)
-	return slices.Compact(models)
+	models := lists.Distinct(rows, func(r Row) string { return r.GPU })
+	return slices.DeleteFunc(models, func(model string) bool { return model == "" })
 }
 
 // config identifies a row within one GPU model.
@@ -122,11 +117,7 @@ func (e *AmbiguousError) Error() string {
 
 // Quoted returns a list of quoted names for a message.
 func Quoted(names []string) string {
-	quoted := make([]string, len(names))
-	for i, name := range names {
-		quoted[i] = csvfile.Quote(name)
-	}
-	return strings.Join(quoted, ", ")
+	return strings.Join(lists.Map(names, csvfile.Quote), ", ")
 }
 
 // SplitByModel returns the rows so that at most one row of a configuration applies to each of the models. A row
@@ -186,9 +177,5 @@ func Lacking(rows []Row, model string) []Lack {
 		}
 		models[r.Function] = append(models[r.Function], r)
 	}
-	out := make([]Lack, len(names))
-	for i, name := range names {
-		out[i] = Lack{name, Models(models[name])}
-	}
-	return out
+	return lists.Map(names, func(name string) Lack { return Lack{name, Models(models[name])} })
 }

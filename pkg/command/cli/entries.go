@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/policy"
 )
 
@@ -42,10 +43,7 @@ func Entries(entries []Entry) string {
 
 // Parameters returns the sentence that lists a policy's parameters in its Entry, or "" if it has none.
 func Parameters[T any](parameters []policy.Parameter[T]) string {
-	var texts []string
-	for _, p := range parameters {
-		texts = append(texts, fmt.Sprintf("%s=%s (%s)", p.Key, p.Default, p.Help))
-	}
+	texts := lists.Map(parameters, func(p policy.Parameter[T]) string { return fmt.Sprintf("%s=%s (%s)", p.Key, p.Default, p.Help) })
 	if len(texts) == 0 {
 		return ""
 	}

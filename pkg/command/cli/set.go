@@ -9,16 +9,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/policy"
 )
 
 // ParameterKeys returns the sorted keys of parameters.
-func ParameterKeys[T any](parameters []policy.Parameter[T]) (keys []string) {
-	for _, p := range parameters {
-		keys = append(keys, p.Key)
-	}
-	slices.Sort(keys)
-	return keys
+func ParameterKeys[T any](parameters []policy.Parameter[T]) []string {
+	return lists.Distinct(parameters, func(p policy.Parameter[T]) string { return p.Key })
 }
 
 // ParameterFlags adds a flag for each parameter of a policy. Each flag stores its value in to, which

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
@@ -33,14 +34,8 @@ var completionSuffixes = []string{"_ACTIVE_HELP", "_COMPLETION_DESCRIPTIONS"}
 
 // unknownVariables returns notes about unknown variables with the prefix GFAAS_, since they have no effect.
 func unknownVariables(flags *pflag.FlagSet, environ []string) (notes []string) {
-	known := Variables()
-	for _, name := range SettingsOf(flags, Settings()) {
-		known = append(known, settingVariable(name))
-	}
-	plain := make([]string, len(known))
-	for i, name := range known {
-		plain[i] = withoutSigns(name)
-	}
+	known := append(Variables(), lists.Map(SettingsOf(flags, Settings()), settingVariable)...)
+	plain := lists.Map(known, withoutSigns)
 	var unknown []string
 	for _, line := range environ {
 		name, value, _ := strings.Cut(line, "=")

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/number"
 )
 
@@ -124,10 +125,7 @@ func ListOf(cmd *cobra.Command, flag string, words ...string) {
 
 // Keys completes a flag that accepts KEY=VALUE with the keys.
 func Keys(cmd *cobra.Command, flag string, keys ...string) {
-	var pairs []string
-	for _, k := range keys {
-		pairs = append(pairs, k+"=")
-	}
+	pairs := lists.Map(keys, func(key string) string { return key + "=" })
 	_ = cmd.RegisterFlagCompletionFunc(flag,
 		cobra.FixedCompletions(pairs, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace))
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/simgpu"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/lists"
 )
 
 // Variable is the environment variable that selects GPUs for CUDA programs. Commands treat it as a default
@@ -31,9 +32,7 @@ func identities() (all []identity, err error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, d := range found {
-			all = append(all, identity{d.UUID, gpu.Device{Index: d.Index}})
-		}
+		all = lists.Map(found, func(d nvml.Device) identity { return identity{d.UUID, gpu.Device{Index: d.Index}} })
 	}
 	for i := range Count(true) {
 		all = append(all, identity{simgpu.UUID(i), gpu.Device{Index: i, Simulated: true}})

@@ -10,6 +10,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/nvml"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/lists"
 )
 
 // simulatedMem is the memory of a simulated GPU whose shape does not set it.
@@ -47,21 +48,13 @@ func List(ctx context.Context, list string) ([]GPU, error) {
 		}
 	}
 	if !chosen[0].Simulated {
-		var names []string
-		for _, d := range chosen {
-			names = append(names, d.String())
-		}
-		return realGPUs(ctx, names)
+		return realGPUs(ctx, lists.Map(chosen, gpu.Device.String))
 	}
 	mem, err := simulatedMemory(os.Getenv("GFAAS_SIM_GPU"))
 	if err != nil {
 		return nil, err
 	}
-	var out []GPU
-	for _, d := range chosen {
-		out = append(out, GPU{d.String(), mem, simulatedModel})
-	}
-	return out, nil
+	return lists.Map(chosen, func(d gpu.Device) GPU { return GPU{d.String(), mem, simulatedModel} }), nil
 }
 
 // realGPUs returns the real GPUs with the given names, or all without MIG if names is nil.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/gfaas"
+	"github.com/gfaas/gfaas/pkg/lists"
 )
 
 // writePages writes the man pages of a command and its subcommands.
@@ -108,10 +109,7 @@ func sections(page string) (head string, body map[string]string) {
 
 // synopsis returns the usage lines of a command.
 func synopsis(cmd *cobra.Command) string {
-	var lines []string
-	for _, usage := range cli.Usages(cmd) {
-		lines = append(lines, "\\fB"+roff.Replace(usage)+"\\fP")
-	}
+	lines := lists.Map(cli.Usages(cmd), func(usage string) string { return "\\fB" + roff.Replace(usage) + "\\fP" })
 	return strings.Join(lines, "\n.br\n")
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/launch"
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/rollout"
 )
 
@@ -104,10 +105,7 @@ func (o *logsOptions) run(ctx context.Context, t *tool, names []string) error {
 	}
 	launcher := host.Launcher(t.env, t.runDir, 0)
 	defer launcher.Close()
-	var logs []ports.LogLines
-	for _, r := range records {
-		logs = append(logs, launcher.Logs(ctx, r, options))
-	}
+	logs := lists.Map(records, func(r instance.Record) ports.LogLines { return launcher.Logs(ctx, r, options) })
 	for _, f := range failed {
 		t.env.Notef("note: %s did not start; its output is included", f.ID)
 		records = append(records, instance.Record{ID: f.ID, Function: f.Function})

@@ -18,6 +18,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/lists"
 )
 
 // templates contains one folder per template, and the folder shared with files that several
@@ -58,19 +59,13 @@ var templateList = []template{
 	{name: "comfyui", help: "images on ComfyUI, which you install", try: "xdg-open http://localhost:8080/function/my-function/"},
 }
 
-func templateNames() (names []string) {
-	for _, t := range templateList {
-		names = append(names, t.name)
-	}
-	return names
+func templateNames() []string {
+	return lists.Map(templateList, func(t template) string { return t.name })
 }
 
 // Templates returns the names and descriptions of the templates.
-func Templates() (entries []cli.Entry) {
-	for _, t := range templateList {
-		entries = append(entries, cli.Entry{Name: t.name, Help: t.help})
-	}
-	return entries
+func Templates() []cli.Entry {
+	return lists.Map(templateList, func(t template) cli.Entry { return cli.Entry{Name: t.name, Help: t.help} })
 }
 
 type newOptions struct{ template string }

@@ -20,6 +20,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/devices"
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/lists"
 )
 
 func newNode(t *tool) *cobra.Command {
@@ -79,9 +80,7 @@ func (o *nodeOptions) describe(ctx context.Context, t *tool) error {
 		return err
 	}
 	node := swarm.Node{Name: o.name, Folder: filepath.Join(t.runDir, "granted")}
-	for _, g := range gpus {
-		node.GPUs = append(node.GPUs, swarm.GPU{Name: g.Name, Mem: g.Mem, Model: g.Model})
-	}
+	node.GPUs = lists.Map(gpus, func(g devices.GPU) swarm.GPU { return swarm.GPU{Name: g.Name, Mem: g.Mem, Model: g.Model} })
 	doc := daemonJSON{}
 	if strings.HasPrefix(gpus[0].Name, "sim") {
 		node.SimDir, node.SimShape = simgpu.Dir(), os.Getenv("GFAAS_SIM_GPU")

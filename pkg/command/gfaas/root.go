@@ -17,7 +17,9 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/bolt"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/host"
+	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/launch"
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/rollout"
 )
 
@@ -152,10 +154,7 @@ func (t *tool) completeFunctions(cmd *cobra.Command, args []string, _ string) ([
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
-	var names []string
-	for _, fn := range state.Functions {
-		names = append(names, fn.Name)
-	}
+	names := lists.Map(state.Functions, func(fn function.Function) string { return fn.Name })
 	return without(names, args), cobra.ShellCompDirectiveNoFileComp
 }
 

@@ -32,6 +32,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/daemon/gateway"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/launch"
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/owndir"
 	"github.com/gfaas/gfaas/pkg/policy/placement"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
@@ -320,12 +321,7 @@ func (o *serveOptions) checkListen() error {
 
 // models returns the sorted models of the GPUs without duplicates. It includes "" if a model is unknown.
 func models(gpus []devices.GPU) []string {
-	var names []string
-	for _, g := range gpus {
-		names = append(names, g.Model)
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
+	return lists.Distinct(gpus, func(g devices.GPU) string { return g.Model })
 }
 
 // loadProfile reads the profile. It prints a note about functions without rows for the model of a GPU. It

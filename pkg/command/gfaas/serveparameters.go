@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/policy/placement"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/policy/scale"
@@ -94,9 +95,7 @@ func placementKeys() (keys []string) {
 
 // placementHelp returns the part of the help that lists the placements.
 func placementHelp() string {
-	var entries []cli.Entry
-	for _, k := range placement.Kinds() {
-		entries = append(entries, cli.Entry{Name: k.Name, Help: k.Help + "." + cli.Parameters(k.Parameters)})
-	}
-	return cli.Entries(entries)
+	return cli.Entries(lists.Map(placement.Kinds(), func(k placement.Kind) cli.Entry {
+		return cli.Entry{Name: k.Name, Help: k.Help + "." + cli.Parameters(k.Parameters)}
+	}))
 }

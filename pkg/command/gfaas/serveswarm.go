@@ -19,6 +19,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/host"
 	"github.com/gfaas/gfaas/pkg/daemon/gateway"
 	"github.com/gfaas/gfaas/pkg/launch"
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/status"
 )
 
@@ -98,13 +99,7 @@ func (o *serveOptions) keepState(ctx context.Context, t *tool, log *slog.Logger)
 // watchGPUs returns the function that follows the GPUs of the swarm.
 func (o *serveOptions) watchGPUs(log *slog.Logger) func(context.Context, func([]gateway.GPU)) {
 	return func(ctx context.Context, set func([]gateway.GPU)) {
-		o.fleet.Watch(ctx, func(usable []devices.GPU) {
-			var gpus []gateway.GPU
-			for _, g := range usable {
-				gpus = append(gpus, o.gatewayGPU(g))
-			}
-			set(gpus)
-		}, func(err error) {
+		o.fleet.Watch(ctx, func(usable []devices.GPU) { set(lists.Map(usable, o.gatewayGPU)) }, func(err error) {
 			if host.Superseded(err) {
 				log.Error("stopping", "err", err)
 				o.supersede()
@@ -138,10 +133,7 @@ func (o *serveOptions) local(ctx context.Context, t *tool, cfg *gateway.Config, 
 		return nil, err
 	}
 	cfg.Usage, cfg.Faults, cfg.Parker, cfg.Swapper = daemon.Status, daemon.Faults, daemon, tokend.Swapper{Client: daemon}
-	var names []string
-	for _, g := range gpus {
-		names = append(names, g.Name)
-	}
+	names := lists.Map(gpus, func(g devices.GPU) string { return g.Name })
 	cfg.Weights = func(ctx context.Context) []status.Model { return modeld.OnGPUs(ctx, runDir, names) }
 	cfg.Memory = func(context.Context) map[string]gateway.Memory {
 		out := map[string]gateway.Memory{}

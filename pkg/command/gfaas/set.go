@@ -7,6 +7,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/host"
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/rollout"
 	"github.com/gfaas/gfaas/pkg/wire"
@@ -55,9 +56,7 @@ instances that the gateway started cannot be changed.`,
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			names := t.instanceNames(cmd.Context())
 			jobs, _ := tokend.Jobs(t.runDir) // complete as far as the jobs can be read
-			for _, j := range jobs {
-				names = append(names, j.Instance)
-			}
+			names = append(names, lists.Map(jobs, func(j wire.Job) string { return j.Instance })...)
 			return without(names, args), cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd, t, args) },

@@ -18,6 +18,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/top"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/status"
 )
 
@@ -178,10 +179,7 @@ func (l *statusReader) read(ctx context.Context) (status.Status, error) {
 	if err != nil {
 		return s, err
 	}
-	var gpus []string
-	for _, g := range s.GPUs {
-		gpus = append(gpus, g.GPU)
-	}
+	gpus := lists.Map(s.GPUs, func(g status.GPU) string { return g.GPU })
 	s.Models = modeld.OnGPUs(ctx, l.runDir, gpus)
 	return s, nil
 }

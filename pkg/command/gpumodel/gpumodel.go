@@ -11,6 +11,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
@@ -24,14 +25,10 @@ func Rows(rows []profile.Row, path, model string) ([]profile.Row, error) {
 	if model == "" || len(rows) == 0 {
 		return rows, nil
 	}
-	var known []string
-	for _, r := range rows {
-		known = append(known, r.GPU)
-	}
-	slices.Sort(known)
 	of := slices.DeleteFunc(slices.Clone(rows), func(r profile.Row) bool { return r.GPU != model })
 	if len(of) == 0 {
-		return nil, cli.Usagef("--%s %q: %s was measured on %s", Flag, model, path, profile.Quoted(slices.Compact(known)))
+		known := lists.Distinct(rows, func(r profile.Row) string { return r.GPU })
+		return nil, cli.Usagef("--%s %q: %s was measured on %s", Flag, model, path, profile.Quoted(known))
 	}
 	return of, nil
 }

@@ -15,8 +15,10 @@ import (
 	"github.com/google/renameio/v2"
 
 	"github.com/gfaas/gfaas/pkg/adapter/swarm"
+	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
+	"github.com/gfaas/gfaas/pkg/lists"
 )
 
 // stateKeeper saves the state of a gateway, which is its applied functions and its instances, in the swarm (swarm.Saved). A
@@ -99,13 +101,8 @@ func replace(ctx context.Context, catalog ports.Catalog, saved *swarm.Saved) err
 	if err != nil {
 		return err
 	}
-	var ids, names []string
-	for _, r := range old.Instances {
-		ids = append(ids, r.ID)
-	}
-	for _, fn := range old.Functions {
-		names = append(names, fn.Name)
-	}
+	ids := lists.Map(old.Instances, func(r instance.Record) string { return r.ID })
+	names := lists.Map(old.Functions, func(fn function.Function) string { return fn.Name })
 	if err := catalog.Forget(ctx, ids...); err != nil {
 		return err
 	}

@@ -7,17 +7,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/plan"
 	policy "github.com/gfaas/gfaas/pkg/policy/place"
 )
 
 // algorithmHelp lists the algorithms for the command's help.
 func algorithmHelp() string {
-	var kinds []cli.Entry
-	for _, k := range policy.Kinds() {
-		kinds = append(kinds, cli.Entry{Name: k.Name, Help: k.Help})
-	}
-	return cli.Entries(kinds)
+	return cli.Entries(lists.Map(policy.Kinds(), func(k policy.Kind) cli.Entry { return cli.Entry{Name: k.Name, Help: k.Help} }))
 }
 
 // kind returns the algorithm of --algorithm.

@@ -11,6 +11,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/planning"
 	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/plan"
 	policy "github.com/gfaas/gfaas/pkg/policy/place"
 	"github.com/gfaas/gfaas/pkg/policy/place/diff"
@@ -93,10 +94,7 @@ func (c *currentOptions) noteServable(env *cli.Env, servable []plan.Unplaced) {
 	if len(servable) == 0 {
 		return
 	}
-	var parts []string
-	for _, u := range servable {
-		parts = append(parts, csvfile.Format(u.RPS)+" requests/s of "+u.Function)
-	}
+	parts := lists.Map(servable, func(u plan.Unplaced) string { return csvfile.Format(u.RPS) + " requests/s of " + u.Function })
 	env.Notef("note: the plan leaves demand unplaced that a new plan would serve: %s; allow more moves of running instances (--max-moves is %d), or plan without --current; gfaas up then replaces the running instances",
 		planning.List(parts), c.moves)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/load"
 	"github.com/gfaas/gfaas/pkg/number"
 )
@@ -58,11 +59,7 @@ func (l *list[T]) Set(text string) error {
 
 // String returns the numbers in the form that Set accepts.
 func (l *list[T]) String() string {
-	texts := make([]string, len(*l.values))
-	for i, v := range *l.values {
-		texts[i] = l.show(v)
-	}
-	return strings.Join(texts, ",")
+	return strings.Join(lists.Map(*l.values, l.show), ",")
 }
 
 // Type returns the name of the value in the help text.

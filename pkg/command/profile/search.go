@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/measure/figures"
 	"github.com/gfaas/gfaas/pkg/measure/recorded"
 	"github.com/gfaas/gfaas/pkg/number"
@@ -210,12 +211,7 @@ func noRows(file string) error {
 
 // only returns the rows whose key equals want. If want is empty, all rows must have the same key.
 func only(flag, file, want string, rows []profile.Row, key func(profile.Row) string) (string, []profile.Row, error) {
-	var known []string
-	for _, r := range rows {
-		known = append(known, key(r))
-	}
-	slices.Sort(known)
-	known = slices.Compact(known)
+	known := lists.Distinct(rows, key)
 	if want == "" && len(known) == 1 {
 		return known[0], rows, nil
 	}
@@ -253,11 +249,7 @@ func restrict[T int | float64](flag string, values, want []T, show func(T) strin
 	}
 	for _, v := range want {
 		if !slices.Contains(values, v) {
-			texts := make([]string, len(values))
-			for i, value := range values {
-				texts[i] = show(value)
-			}
-			return nil, cli.Usagef("--%s %s: not in the profile, expected one of %s", flag, show(v), strings.Join(texts, ", "))
+			return nil, cli.Usagef("--%s %s: not in the profile, expected one of %s", flag, show(v), strings.Join(lists.Map(values, show), ", "))
 		}
 	}
 	return want, nil

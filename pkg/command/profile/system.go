@@ -16,6 +16,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/host"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/measure"
 	"github.com/gfaas/gfaas/pkg/measure/local"
 	"github.com/gfaas/gfaas/pkg/measure/testbed"
@@ -48,11 +49,7 @@ func chooseGPUs(list string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var names []string
-	for _, d := range chosen {
-		names = append(names, d.String())
-	}
-	return cmp.Or(strings.Join(names, ","), devices.Default()), nil
+	return cmp.Or(strings.Join(lists.Map(chosen, gpu.Device.String), ","), devices.Default()), nil
 }
 
 // openTestbeds checks the GPUs and returns a testbed for each group. It stops the instances of killed runs.
@@ -77,10 +74,7 @@ func openTestbeds(ctx context.Context, env *cli.Env, groups [][]string, job meas
 	var testbeds []testbed.GPUs
 	for _, names := range groups {
 		client := fnhttp.NewClient()
-		var ids []string
-		for _, name := range rollout.MeasuredNames(names[0], job.Instances) {
-			ids = append(ids, rollout.MeasuredID(name))
-		}
+		ids := lists.Map(rollout.MeasuredNames(names[0], job.Instances), rollout.MeasuredID)
 		t, err := local.New(ctx, local.Config{
 			Launcher: launcher, Invoker: client, Encode: encoder(client), Status: tokend.Dial(cli.RunDir()).Status,
 			Kernels: kernels, Processes: processes, Meter: newMeter,

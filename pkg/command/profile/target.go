@@ -21,6 +21,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/launch"
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/load"
 	"github.com/gfaas/gfaas/pkg/measure/loadtest"
 	"github.com/gfaas/gfaas/pkg/measure/testbed"
@@ -63,10 +64,7 @@ func completeTarget(cmd *cobra.Command, args []string, _ string) (names []string
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
-	for _, fn := range state.Functions {
-		names = append(names, fn.Name)
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
+	return lists.Map(state.Functions, func(fn function.Function) string { return fn.Name }), cobra.ShellCompDirectiveNoFileComp
 }
 
 // url returns a URL as the target.

@@ -14,6 +14,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/events"
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place/online"
@@ -40,10 +41,7 @@ type clusterOptions struct {
 
 func newCluster(env *cli.Env) *cobra.Command {
 	o := clusterOptions{env: env, mem: 40 * gpu.GiB, dilu: online.DiluDefaults()}
-	var schedulers []cli.Entry
-	for _, k := range online.Kinds() {
-		schedulers = append(schedulers, cli.Entry{Name: k.Name, Help: k.Help})
-	}
+	schedulers := lists.Map(online.Kinds(), func(k online.Kind) cli.Entry { return cli.Entry{Name: k.Name, Help: k.Help} })
 	parameters := slices.Clone(online.DiluParameters)
 	for i := range parameters {
 		parameters[i].Help = "for dilu: " + parameters[i].Help

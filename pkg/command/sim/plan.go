@@ -17,6 +17,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/sim/report"
 	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place/arrivals"
@@ -178,9 +179,7 @@ func (o *planOptions) run(cmd *cobra.Command, path string) error {
 
 // loadDemand returns the functions with their rates and objectives, and the function file.
 func (o *planOptions) loadDemand(p plan.Plan) (list []plan.Demand, functions []function.Function, err error) {
-	for _, d := range p.Demand {
-		list = append(list, plan.Demand{Function: d.Function, RPS: d.RPS})
-	}
+	list = lists.Map(p.Demand, func(d plan.Served) plan.Demand { return plan.Demand{Function: d.Function, RPS: d.RPS} })
 	if o.demand != "" {
 		if list, err = demand.Load(o.env, o.demand); err != nil {
 			return nil, nil, err
@@ -362,9 +361,7 @@ func predictionOf(f planned.Prediction) report.FunctionPrediction {
 	if p.Within = 1; f.SLOMS > 0 {
 		p.Within = planned.Within(f.Latencies, f.SLOMS)
 	}
-	for _, q := range report.Quantiles() {
-		p.Curve = append(p.Curve, number.Quantile(f.Latencies, q))
-	}
+	p.Curve = lists.Map(report.Quantiles(), func(q float64) float64 { return number.Quantile(f.Latencies, q) })
 	return p
 }
 

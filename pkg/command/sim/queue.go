@@ -13,6 +13,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/policy"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
@@ -114,11 +115,7 @@ func moverHelp() string {
 
 // policyHelp returns the list of policies for the help.
 func policyHelp() string {
-	var entries []cli.Entry
-	for _, k := range queue.Kinds() {
-		entries = append(entries, cli.Entry{Name: k.Name, Help: k.Help})
-	}
-	return cli.Entries(entries)
+	return cli.Entries(lists.Map(queue.Kinds(), func(k queue.Kind) cli.Entry { return cli.Entry{Name: k.Name, Help: k.Help} }))
 }
 
 // parameterHelp returns the list of the policies' parameters for the help, each with the

@@ -16,6 +16,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/gpumodel"
 	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/policy"
 	"github.com/gfaas/gfaas/pkg/policy/scale"
@@ -255,13 +256,12 @@ func (o *scaleOptions) loadRows() ([]profile.Row, error) {
 
 // scalerHelp returns the part of the help that lists scalers and estimators.
 func scalerHelp() string {
-	var scalers, estimators []cli.Entry
-	for _, k := range scale.Kinds() {
-		scalers = append(scalers, cli.Entry{Name: k.Name, Help: k.Help + cli.Parameters(k.Parameters)})
-	}
-	for _, k := range scale.EstimatorKinds() {
-		estimators = append(estimators, cli.Entry{Name: k.Name, Help: k.Help + "." + cli.Parameters(k.Parameters)})
-	}
+	scalers := lists.Map(scale.Kinds(), func(k scale.Kind) cli.Entry {
+		return cli.Entry{Name: k.Name, Help: k.Help + cli.Parameters(k.Parameters)}
+	})
+	estimators := lists.Map(scale.EstimatorKinds(), func(k scale.EstimatorKind) cli.Entry {
+		return cli.Entry{Name: k.Name, Help: k.Help + "." + cli.Parameters(k.Parameters)}
+	})
 	return cli.Entries(scalers) + "\n" + strings.Join(scale.Estimating(), " and ") + " use one of these estimates of the load (--estimator):\n\n" + cli.Entries(estimators)
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/policy"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/sim"
@@ -22,10 +23,7 @@ var parameters = func() []policy.Parameter[sim.Config] {
 	list = append(list,
 		policy.Parameter[sim.Config]{Key: "memory", Set: func(c *sim.Config, v string) error {
 			if !c.SetMover(v) {
-				var names []string
-				for _, m := range sim.Movers() {
-					names = append(names, m.Name)
-				}
+				names := lists.Map(sim.Movers(), func(m sim.Mover) string { return m.Name })
 				return fmt.Errorf("%s: expected %s", csvfile.Quote(v), strings.Join(names, ", "))
 			}
 			return nil

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"strconv"
 
+	"github.com/gfaas/gfaas/pkg/lists"
 	plain "github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/status"
 )
@@ -125,17 +126,9 @@ func quota(i *status.Instance) string {
 
 // rows returns a table as text, header first.
 func rows[T any](columns []column[T], values []T) [][]string {
-	header := make([]string, len(columns))
-	for i, c := range columns {
-		header[i] = c.title
-	}
-	out := [][]string{header}
+	out := [][]string{lists.Map(columns, func(c column[T]) string { return c.title })}
 	for i := range values {
-		row := make([]string, len(columns))
-		for j, c := range columns {
-			row[j] = c.text(&values[i])
-		}
-		out = append(out, row)
+		out = append(out, lists.Map(columns, func(c column[T]) string { return c.text(&values[i]) }))
 	}
 	return out
 }

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/measure"
+	"github.com/gfaas/gfaas/pkg/profile"
 )
 
 // Finding is the verdict on one aspect of a run.
@@ -56,11 +58,8 @@ func (c Criteria) Judge(job measure.Job, res measure.Result) []Finding {
 
 // JudgeFigures returns the findings of the gates about the figures of one subject,
 // whose objective is sloMS (in ms, 0 is none).
-func (c Criteria) JudgeFigures(subject string, figures Figures, sloMS float64) (out []Finding) {
-	for _, g := range c.Gates {
-		out = append(out, g.Judge(subject, figures, sloMS))
-	}
-	return c.decide(out)
+func (c Criteria) JudgeFigures(subject string, figures Figures, sloMS float64) []Finding {
+	return c.decide(lists.Map(c.Gates, func(g Gate) Finding { return g.Judge(subject, figures, sloMS) }))
 }
 
 // decide turns doubtful findings into tripped ones if the criteria are strict.
@@ -74,9 +73,7 @@ func (c Criteria) decide(all []Finding) []Finding {
 }
 
 func trials(res measure.Result) (out []Finding) {
-	for _, row := range res.Rows {
-		out = append(out, Measured(measure.PointOf(row).String()))
-	}
+	out = lists.Map(res.Rows, func(row profile.Row) Finding { return Measured(measure.PointOf(row).String()) })
 	for _, f := range res.Failures {
 		out = append(out, Finding{Trial, f.At.String(), Failed, f.Err.Error()})
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/policy/search"
 	"github.com/gfaas/gfaas/pkg/profile"
@@ -174,11 +175,7 @@ func (g Gate) UsesSLO() bool { return g.slo }
 // Selectors returns the condition after "at", like "sm_pct=24,quota=0.4"; empty if
 // the gate applies to all rows.
 func (g Gate) Selectors() string {
-	texts := make([]string, len(g.where))
-	for i, s := range g.where {
-		texts[i] = s.key + "=" + s.value
-	}
-	return strings.Join(texts, ",")
+	return strings.Join(lists.Map(g.where, func(s selector) string { return s.key + "=" + s.value }), ",")
 }
 
 // String returns the gate in the form that Parse accepts.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/lockfile"
 	"github.com/gfaas/gfaas/pkg/owndir"
 )
@@ -92,10 +93,7 @@ func modelOf(name string) (string, error) {
 // model: users can change the order of the devices.
 func modelAt(dir string, index int) string {
 	files, _ := filepath.Glob(filepath.Join(dir, "*", "information"))
-	var models []string
-	for _, path := range files {
-		models = append(models, modelIn(path))
-	}
+	models := lists.Map(files, modelIn)
 	slices.Sort(models)
 	if index >= len(models) || len(slices.Compact(models)) != 1 {
 		return ""

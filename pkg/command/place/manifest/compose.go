@@ -12,6 +12,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
@@ -230,7 +231,7 @@ func newService(w *workload, simulated bool) (service, guest, error) {
 		return service{}, g, err
 	}
 	s := service{
-		Image: literal(w.fn.Image), User: user, Entrypoint: mapped(w.fn.Command, literal), Environment: g.env, Volumes: g.mounts,
+		Image: literal(w.fn.Image), User: user, Entrypoint: lists.Map(w.fn.Command, literal), Environment: g.env, Volumes: g.mounts,
 		CapDrop: []string{"ALL"}, ReadOnly: w.fn.ReadOnly,
 		Networks: map[string]network{"default": {Aliases: []string{w.group}}}, Labels: w.labels(),
 	}

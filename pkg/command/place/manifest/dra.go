@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
@@ -114,7 +115,7 @@ func newClaim(w *workload, o Options) claimTemplate {
 	}
 	if len(w.uuids) == len(w.gpus) {
 		var s selector
-		s.CEL.Expression = fmt.Sprintf("device.attributes[%q].uuid in [%s]", o.Class, strings.Join(mapped(w.uuids, strconv.Quote), ", "))
+		s.CEL.Expression = fmt.Sprintf("device.attributes[%q].uuid in [%s]", o.Class, strings.Join(lists.Map(w.uuids, strconv.Quote), ", "))
 		r.Exactly.Selectors = []selector{s}
 	}
 	devices := &t.Spec.Spec.Devices

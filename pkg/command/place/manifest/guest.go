@@ -9,6 +9,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/lists"
 )
 
 // Settings of the machine that runs a Compose or stack file, as gfaas register writes them. The text
@@ -112,14 +113,6 @@ func newGuest(w *workload, simulated bool) (guest, error) {
 // literal escapes a text so that Compose substitutes no variables.
 func literal(text string) string { return strings.ReplaceAll(text, "$", "$$") }
 
-// mapped returns the results of f for each element.
-func mapped[T any](list []T, f func(T) string) (out []string) {
-	for _, v := range list {
-		out = append(out, f(v))
-	}
-	return out
-}
-
 // labels returns the labels that identify an instance's container, also to gfaas ps and gfaas down.
 func (w *workload) labels() map[string]string {
 	return map[string]string{instance.LabelInstance: w.ID, instance.LabelFunction: literal(w.Function), "gfaas.slice": w.slice()}
@@ -131,5 +124,5 @@ func (w *workload) devices() []string {
 	if len(w.uuids) == len(w.gpus) {
 		return w.uuids
 	}
-	return mapped(w.gpus, strconv.Itoa)
+	return lists.Map(w.gpus, strconv.Itoa)
 }

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
@@ -37,9 +38,7 @@ func HAMi(p plan.Plan, o Options) (Manifest, error) {
 		return Manifest{}, err
 	}
 	docs := services(list)
-	for _, w := range list {
-		docs = append(docs, document{value: hamiDeployment(w, o.Inventory != nil)})
-	}
+	docs = append(docs, lists.Map(list, func(w *workload) document { return document{value: hamiDeployment(w, o.Inventory != nil)} })...)
 	text, err := write(docs)
 	warnings := slices.Concat(lossWarnings(scheduler, p, list, o), coreWarnings(p), memoryWarnings(p, list))
 	largest := 0
@@ -68,7 +67,7 @@ func hamiDeployment(w *workload, pinned bool) deployment {
 	case len(w.uuids) == len(w.gpus):
 		pod.Metadata.Annotations = map[string]string{"nvidia.com/use-gpuuuid": strings.Join(w.uuids, ",")}
 	default:
-		pod.Metadata.Annotations = map[string]string{"nvidia.com/use-gpuindexes": strings.Join(mapped(w.gpus, strconv.Itoa), ",")}
+		pod.Metadata.Annotations = map[string]string{"nvidia.com/use-gpuindexes": strings.Join(lists.Map(w.gpus, strconv.Itoa), ",")}
 	}
 	return d
 }

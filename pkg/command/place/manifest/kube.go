@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/gfaas/gfaas/pkg/lists"
 )
 
 // meta is the metadata of a Kubernetes object.
@@ -115,7 +117,7 @@ func newDeployment(w *workload, pinned bool) deployment {
 	d.Spec.Selector.MatchLabels = own
 	d.Spec.Template.Metadata = meta{Labels: all}
 	c := container{
-		Name: "function", Image: w.fn.Image, Command: mapped(w.fn.Command, kubeLiteral),
+		Name: "function", Image: w.fn.Image, Command: lists.Map(w.fn.Command, kubeLiteral),
 		Ports: []containerPort{{Name: "http", ContainerPort: w.fn.Port}},
 	}
 	env := map[string]string{}

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"html/template"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/page"
 	"github.com/gfaas/gfaas/pkg/command/picture"
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
 )
@@ -42,11 +44,7 @@ func (f SharedOutlook) title() string {
 
 // notes returns notes about the plans, as sentences.
 func (f SharedOutlook) notes() (notes []string) {
-	alone := make([]string, len(f.UnsharedGPUs))
-	for i, n := range f.UnsharedGPUs {
-		alone[i] = number.Plain(float64(n))
-	}
-	if separate := strings.Join(alone, ", "); f.UnsharedGPUs != nil && separate != f.gpus() {
+	if separate := strings.Join(lists.Map(f.UnsharedGPUs, strconv.Itoa), ", "); f.UnsharedGPUs != nil && separate != f.gpus() {
 		notes = append(notes, fmt.Sprintf("Together they need %s GPUs; if no GPU is shared by two functions, %s.", f.gpus(), separate))
 	}
 	if len(f.Without) > 0 {
@@ -57,11 +55,7 @@ func (f SharedOutlook) notes() (notes []string) {
 
 // gpus returns the number of GPUs in each plan, separated by commas.
 func (o Outlook) gpus() string {
-	texts := make([]string, len(o.Plans))
-	for i, p := range o.Plans {
-		texts[i] = number.Plain(float64(p.GPUsUsed))
-	}
-	return strings.Join(texts, ", ")
+	return strings.Join(lists.Map(o.Plans, func(p plan.Plan) string { return strconv.Itoa(p.GPUsUsed) }), ", ")
 }
 
 // columnNames returns the column names of the table of plans.
@@ -125,21 +119,19 @@ func configurations(p plan.Plan) map[string]string {
 	texts := map[string]string{}
 	for name, configs := range order {
 		slices.SortStableFunc(configs, func(a, b config) int { return cmp.Compare(counts[name][b], counts[name][a]) })
-		var counted []string
-		for _, c := range configs {
-			counted = append(counted, fmt.Sprintf("%d × (sm %s, quota %s, batch %d)", counts[name][c], number.Plain(c.sm), number.Plain(c.quota), c.batch))
-		}
+		counted := lists.Map(configs, func(c config) string {
+			return fmt.Sprintf("%d × (sm %s, quota %s, batch %d)", counts[name][c], number.Plain(c.sm), number.Plain(c.quota), c.batch)
+		})
 		texts[name] = strings.Join(counted, ", ")
 	}
 	return texts
 }
 
 // unplaced returns sentences about the unserved part of the last demand and the reasons.
-func (o Outlook) unplaced() (sentences []string) {
-	for _, u := range o.Plans[len(o.Plans)-1].Unplaced {
-		sentences = append(sentences, fmt.Sprintf("%s requests/s of %s are not served: %s.", number.Metric(u.RPS), u.Function, u.Reason))
-	}
-	return sentences
+func (o Outlook) unplaced() []string {
+	return lists.Map(o.Plans[len(o.Plans)-1].Unplaced, func(u plan.Unplaced) string {
+		return fmt.Sprintf("%s requests/s of %s are not served: %s.", number.Metric(u.RPS), u.Function, u.Reason)
+	})
 }
 
 const (

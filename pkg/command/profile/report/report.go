@@ -9,8 +9,8 @@ package report
 import (
 	"fmt"
 	"math"
-	"slices"
 
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/policy/search"
 	"github.com/gfaas/gfaas/pkg/profile"
@@ -76,12 +76,7 @@ func (s Section) batches() []float64 {
 
 // axis returns the distinct values of a dimension in ascending order.
 func axis(rows []profile.Row, of func(profile.Row) float64) []float64 {
-	var values []float64
-	for _, r := range rows {
-		values = append(values, of(r))
-	}
-	slices.Sort(values)
-	return slices.Compact(values)
+	return lists.Distinct(rows, of)
 }
 
 // table returns the rows by configuration.

@@ -9,6 +9,8 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/gfaas/gfaas/pkg/browsertest"
+	"github.com/gfaas/gfaas/pkg/lists"
+	"github.com/gfaas/gfaas/pkg/sim"
 )
 
 func TestMain(m *testing.M) { os.Exit(browsertest.Tests{M: m}.Run()) }
@@ -52,7 +54,7 @@ func TestLegendHidesCurves(t *testing.T) {
 func TestOverlappingCurves(t *testing.T) {
 	all := results(3, 0)
 	all[2].Curve = all[0].Curve
-	got := same(all, axisOf(curvesOf(all)))
+	got := same(all, axisOf(lists.Map(all, func(r *sim.Result) []float64 { return r.Curve })))
 	if len(got) != 1 || got[0] != "The curves of policy-0 and policy-2 overlap." {
 		t.Errorf("overlapping curves: got %q, want one sentence about policy-0 and policy-2", got)
 	}

@@ -37,13 +37,6 @@ func axisOf(curves [][]float64) axis {
 	return a
 }
 
-func curvesOf(results []*sim.Result) (curves [][]float64) {
-	for _, r := range results {
-		curves = append(curves, r.Curve)
-	}
-	return curves
-}
-
 // pixels formats a length.
 func pixels(v float64) string { return number.Fixed(v, 1) }
 

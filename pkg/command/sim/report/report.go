@@ -14,6 +14,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/command/page"
 	"github.com/gfaas/gfaas/pkg/command/svg"
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/sim"
@@ -104,7 +105,7 @@ func (r row) Name() string { return r.Policy }
 
 // HTML writes the page. It is deterministic.
 func HTML(w io.Writer, c Comparison) error {
-	a := axisOf(curvesOf(c.Results))
+	a := axisOf(lists.Map(c.Results, func(r *sim.Result) []float64 { return r.Curve }))
 	v := view{Setting: c.Setting, Winners: winners(c.Results), Curves: template.HTML(curves(c.Results, a)), Same: same(c.Results, a)}
 	for i, r := range c.Results {
 		v.Rows = append(v.Rows, row{styleOf(i), r, cells(r)})

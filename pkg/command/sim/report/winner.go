@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/sim"
@@ -50,10 +51,7 @@ func winner(prefix, metric string, results []*sim.Result, of func(*sim.Result) f
 	for n < len(sorted) && of(sorted[n]) <= best*(1+tie) {
 		n++
 	}
-	var names []string
-	for _, r := range sorted[:n] {
-		names = append(names, r.Policy)
-	}
+	names := lists.Map(sorted[:n], func(r *sim.Result) string { return r.Policy })
 	text := ""
 	switch {
 	case n == len(sorted):
