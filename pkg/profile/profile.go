@@ -14,62 +14,63 @@ import (
 
 // Config is a configuration: one point of the profiling grid.
 type Config struct {
-	SMPct float64 // percent of the streaming multiprocessors
-	Quota float64 // fraction of each window
-	Batch int     // requests in one invocation; throughput counts requests, latency is that of the invocation
+	SMPct float64 `json:"sm_pct"` // percent of the streaming multiprocessors
+	Quota float64 `json:"quota"`  // fraction of each window
+	Batch int     `json:"batch"`  // requests of an invocation; throughput counts requests, latency invocations
 }
 
 // Row holds the measurements of one configuration of one function. A missing optional column reads as zero (Batch as 1).
+// Its JSON form lacks the goodput: encoders add it if it is known.
 type Row struct {
-	Function string
-	GPU      string // GPU model that the row was measured on; empty if unknown
+	Function string `json:"function"`
+	GPU      string `json:"gpu,omitempty"` // GPU model that the row was measured on; empty if unknown
 	Config
-	ThroughputRPS  float64 // requests per second that one instance sustains
-	P50MS          float64
-	P95MS          float64
-	P99MS          float64
-	GPUMemMiB      float64
-	ModelMemMiB    float64 // the part of GPUMemMiB that sharing saves
-	GPUUtilPct     float64
-	SMOccupancyPct float64
-	Errors         int64
-	Samples        int64
-	TrialS         float64
-	WarmMS         float64
-	ColdMS         float64
-	LoadMS         float64
+	ThroughputRPS  float64 `json:"throughput_rps"` // requests per second that one instance sustains
+	P50MS          float64 `json:"p50_ms"`
+	P95MS          float64 `json:"p95_ms"`
+	P99MS          float64 `json:"p99_ms"`
+	GPUMemMiB      float64 `json:"gpu_mem_mib,omitempty"`
+	ModelMemMiB    float64 `json:"model_mem_mib,omitempty"` // the part of GPUMemMiB that sharing saves
+	GPUUtilPct     float64 `json:"gpu_util_pct,omitempty"`
+	SMOccupancyPct float64 `json:"sm_occupancy_pct,omitempty"`
+	Errors         int64   `json:"errors"`
+	Samples        int64   `json:"samples"`
+	TrialS         float64 `json:"trial_s"`
+	WarmMS         float64 `json:"warm_ms,omitempty"`
+	ColdMS         float64 `json:"cold_ms,omitempty"`
+	LoadMS         float64 `json:"load_ms,omitempty"`
 
 	// Half the widths of the 95% confidence intervals of ThroughputRPS and P95MS; 0 means unknown. Two measurements a and b
 	// of the same figure differ by more than noise if |a-b| > sqrt(ci_a² + ci_b²). If either interval is unknown, use a
 	// tolerance.
-	ThroughputCIRPS float64
-	P95CIMS         float64
+	ThroughputCIRPS float64 `json:"throughput_ci_rps,omitempty"`
+	P95CIMS         float64 `json:"p95_ci_ms,omitempty"`
 	// Unstable is 1 if the figures are unreliable: they kept changing, or missed the required precision.
-	Unstable int64
+	Unstable int64 `json:"unstable"`
 
-	PowerW float64 // power of the whole GPU, mean over the trial
+	PowerW float64 `json:"power_w,omitempty"` // power of the whole GPU, mean over the trial
 
 	// SLOMS is the objective for p95, in ms, for which the goodput was measured; 0 means not measured. See Goodput.
-	SLOMS float64
+	SLOMS float64 `json:"slo_ms,omitempty"`
 	// GoodputKnown reports whether GoodputRPS, which may be 0, was measured.
-	GoodputKnown bool
+	GoodputKnown bool `json:"-"`
 	// GoodputRPS is the largest rate of Poisson arrivals, in requests per second, whose p95 is within SLOMS. A failed
 	// request counts as a miss. GoodputCIRPS is half the width of its 95% confidence interval; 0 means unknown.
-	GoodputRPS   float64
-	GoodputCIRPS float64
+	GoodputRPS   float64 `json:"-"`
+	GoodputCIRPS float64 `json:"goodput_ci_rps,omitempty"`
 	// IdleP95MS is the p95 latency of single requests with gaps between them.
-	IdleP95MS float64
+	IdleP95MS float64 `json:"idle_p95_ms,omitempty"`
 
 	// Instances is the number of instances that were measured at the same time, each in this configuration on the same GPU;
 	// 0 means 1. The rates are sums over them, and the latencies are those of the requests to all of them.
-	Instances int
+	Instances int `json:"instances,omitempty"`
 
 	// SMLimitPct and QuotaLimit are the most that an instance in this configuration may use while the GPU has room:
 	// Dilu's limit (section 3.2), of which SMPct and Quota are the request. 0 means not stated. See Limits.
-	SMLimitPct float64
-	QuotaLimit float64
+	SMLimitPct float64 `json:"sm_limit_pct,omitempty"`
+	QuotaLimit float64 `json:"quota_limit,omitempty"`
 
-	Line int // line in the input file
+	Line int `json:"-"` // line in the input file
 }
 
 // Together returns the number of instances that were measured at the same time, at least 1.
