@@ -212,8 +212,8 @@ func (b *Bar) enableEstimate(done int) {
 	}
 }
 
-// Lasting shows the seconds of work that takes at least the given time. The bar stays below its
-// total until the caller calls done.
+// Lasting shows the seconds of work that takes the given time or longer. The bar appears after one second,
+// and stays below its total until the caller calls done.
 func (env *Env) Lasting(minimum time.Duration, label string) (done func()) {
 	total := max(int(minimum/time.Second), 1)
 	bar := env.Progress(total, label, "seconds")
@@ -252,23 +252,7 @@ func EverySecond(do func()) (stop func()) {
 }
 
 // Deadline shows the progress of work with a time limit, counted from start. The function expired
-// reports whether the limit has passed; it also updates the bar, which appears after one second. The
-// function done removes the bar.
+// reports whether the limit has passed. The function done removes the bar.
 func (env *Env) Deadline(start time.Time, limit time.Duration, label string) (expired func() bool, done func()) {
-	bar := env.Progress(max(int(limit/time.Second), 1), label, "seconds")
-	shown := 0
-	expired = func() bool {
-		passed := time.Since(start)
-		if s := int(passed / time.Second); s > shown && passed < limit {
-			shown = s
-			_ = bar.Set(s)
-		}
-		return passed >= limit
-	}
-	return expired, func() {
-		if shown > 0 {
-			_ = bar.Finish()
-		}
-		_ = bar.Close()
-	}
+	return func() bool { return time.Since(start) >= limit }, env.Lasting(limit-time.Since(start), label)
 }

@@ -18,7 +18,6 @@ import (
 )
 
 func TestDeadline(t *testing.T) {
-	var errs bytes.Buffer
 	for _, c := range []struct {
 		env     *Env
 		passed  time.Duration
@@ -26,21 +25,24 @@ func TestDeadline(t *testing.T) {
 		shows   bool
 	}{
 		{&Env{ErrTerminal: true}, 0, false, false}, // too short to read
-		{&Env{ErrTerminal: true}, 30 * time.Second, false, true},
-		{&Env{ErrTerminal: true}, time.Hour, true, false},
-		{&Env{ErrTerminal: true, Quiet: true}, 30 * time.Second, false, false},
-		{&Env{}, 30 * time.Second, false, false},
+		{&Env{ErrTerminal: true}, 25 * time.Second, false, true},
+		{&Env{ErrTerminal: true}, time.Hour, true, true},
+		{&Env{ErrTerminal: true, Quiet: true}, 25 * time.Second, false, false},
+		{&Env{}, 25 * time.Second, false, false},
 	} {
-		errs.Reset()
-		c.env.Err = &errs
-		expired, done := c.env.Deadline(time.Now().Add(-c.passed), time.Minute, "planning")
-		if expired() != c.expired {
-			t.Errorf("deadline after %v: got expired %v, want %v", c.passed, !c.expired, c.expired)
-		}
-		if shows := strings.Contains(errs.String(), "planning, seconds"); shows != c.shows {
-			t.Errorf("%+v after %v: got the output %q, want a bar: %v", c.env, c.passed, errs.String(), c.shows)
-		}
-		done()
+		synctest.Test(t, func(t *testing.T) {
+			var errs bytes.Buffer
+			c.env.Err = &errs
+			expired, done := c.env.Deadline(time.Now(), time.Minute, "planning")
+			time.Sleep(c.passed)
+			if expired() != c.expired {
+				t.Errorf("deadline after %v: got expired %v, want %v", c.passed, !c.expired, c.expired)
+			}
+			done() // waits for the goroutine that writes
+			if shows := strings.Contains(errs.String(), "planning, seconds"); shows != c.shows {
+				t.Errorf("%+v after %v: got the output %q, want a bar: %v", c.env, c.passed, errs.String(), c.shows)
+			}
+		})
 	}
 }
 
