@@ -513,8 +513,8 @@ func (o *runOptions) measure(ctx context.Context) (out outcome, err error) {
 	if err != nil {
 		return out, cli.Usagef("--gpu %s: %w", o.gpu, err)
 	}
-	if o.GPU, err = gpus.Model(groups); err != nil {
-		return out, cli.Usagef("--gpu: %w", err)
+	if o.GPU, err = gpuModel(ctx, slices.Concat(groups...)); err != nil {
+		return out, err
 	}
 	if err := o.loadBaseline(); err != nil {
 		return out, err

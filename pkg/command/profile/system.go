@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/adapter/fnhttp"
@@ -50,6 +52,24 @@ func chooseGPUs(list string) (string, error) {
 		return "", err
 	}
 	return cmp.Or(strings.Join(lists.Map(chosen, gpu.Device.String), ","), devices.Default()), nil
+}
+
+// gpuModel returns the model of GPUs for the column gpu of a profile: empty if the driver does not tell it, and
+// "sim" for simulated GPUs, so that their figures cannot be mistaken for a GPU's. It returns a usage error if the
+// models differ, because rows of several models are not comparable.
+func gpuModel(ctx context.Context, names []string) (string, error) {
+	if simulated := (gpu.Device{Simulated: true}).String(); strings.HasPrefix(names[0], simulated) { // so all are simulated
+		return simulated, nil
+	}
+	known, err := devices.List(ctx, strings.Join(names, ","))
+	if err != nil {
+		return "", nil
+	}
+	models := lists.Distinct(known, func(g devices.GPU) string { return strconv.Quote(g.Model) })
+	if len(models) > 1 {
+		return "", cli.Usagef("--gpu: the GPUs are of the models %s: expected one model", strings.Join(models, ", "))
+	}
+	return known[0].Model, nil
 }
 
 // openTestbeds checks the GPUs and returns a testbed for each group. It stops the instances of killed runs.
@@ -152,28 +172,13 @@ func (m meters) Close() (mean testbed.Activity) {
 	return mean
 }
 
-// processes returns the processes on the GPUs that NVML reports.
+// processes returns the processes on the GPUs that the drivers report.
 func processes(names []string) (pids []int) {
-	var library nvml.Processes
-	defer library.Close()
+	drivers := devices.NewOccupancy()
+	defer drivers.Close()
 	for _, name := range names {
-		d, err := gpu.ParseDevice(name)
-		if err != nil {
-			continue
-		}
-		if d.Simulated { // either all GPUs are simulated or none is
-			library.Simulated = devices.SimulatedNVML()
-			if library.Simulated == "" {
-				continue
-			}
-		}
-		used, err := library.Memory(d)
-		if err != nil {
-			continue
-		}
-		for pid := range used {
-			pids = append(pids, pid)
-		}
+		used, _ := drivers.Processes(name) // empty if they are unknown
+		pids = slices.AppendSeq(pids, maps.Keys(used))
 	}
 	return pids
 }

@@ -1,5 +1,5 @@
 // Package gpus prepares the GPUs to measure on: it groups them by the number of GPUs that an
-// instance spans, finds their model, and locks them for one run.
+// instance spans, and locks them for one run.
 //
 // GPUs are named as gpu.ParseDevice accepts. The command gfaas-profile run calls the
 // package. A lock is held by the process and ends with it; all functions are safe for
@@ -7,18 +7,13 @@
 package gpus
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
-	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/lockfile"
 	"github.com/gfaas/gfaas/pkg/owndir"
 )
@@ -53,67 +48,6 @@ func Groups(names []string, fns []function.Function) ([][]string, error) {
 		return nil, fmt.Errorf("%d GPUs, expected a multiple of %d, the number of GPUs of an instance", len(names), span)
 	}
 	return slices.Collect(slices.Chunk(names, span)), nil
-}
-
-// Model returns the model of the GPUs for the column gpu of a profile: empty if the
-// driver does not tell it, "sim" for simulated GPUs, so that their figures cannot be
-// mistaken for a GPU's. It fails if the models differ, since rows of several models are
-// not comparable.
-func Model(groups [][]string) (string, error) {
-	names := slices.Concat(groups...)
-	first, err := modelOf(names[0])
-	for _, name := range names[1:] {
-		model, e := modelOf(name)
-		if err = errors.Join(err, e); err == nil && model != first {
-			return "", fmt.Errorf("%s is %q and %s is %q: expected GPUs of one model", names[0], first, name, model)
-		}
-	}
-	return first, err
-}
-
-// driverGPUs is the folder in which the NVIDIA kernel driver describes its devices.
-const driverGPUs = "/proc/driver/nvidia/gpus"
-
-// modelOf returns the model of one GPU.
-func modelOf(name string) (string, error) {
-	d, err := gpu.ParseDevice(name)
-	switch {
-	case err != nil:
-		return "", err
-	case d.Simulated:
-		return gpu.Device{Simulated: true}.String(), nil
-	case d.MIG != "":
-		return "", nil // the driver's files do not describe MIG instances
-	}
-	return modelAt(driverGPUs, d.Index), nil
-}
-
-// modelAt returns the model of the device with that index, from the files in dir. It is
-// empty if the devices are of several models, since then the index does not determine the
-// model: users can change the order of the devices.
-func modelAt(dir string, index int) string {
-	files, _ := filepath.Glob(filepath.Join(dir, "*", "information"))
-	models := lists.Map(files, modelIn)
-	slices.Sort(models)
-	if index >= len(models) || len(slices.Compact(models)) != 1 {
-		return ""
-	}
-	return models[0]
-}
-
-// modelIn returns NAME of the line "Model: NAME" in a file; empty without one.
-func modelIn(path string) string {
-	f, err := os.Open(path)
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if name, ok := strings.CutPrefix(lines.Text(), "Model:"); ok {
-			return strings.TrimSpace(name)
-		}
-	}
-	return ""
 }
 
 // BusyError reports a GPU on which another run measures.

@@ -56,34 +56,6 @@ func TestLockRefusesDirectoryOfOthers(t *testing.T) {
 	}
 }
 
-func TestModelAt(t *testing.T) {
-	dir := t.TempDir()
-	if got := modelAt(dir, 0); got != "" {
-		t.Errorf("without devices: %q", got)
-	}
-	add := func(bus, model string) {
-		path := filepath.Join(dir, bus)
-		if err := os.Mkdir(path, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(path, "information"), []byte("Model: \t\t "+model+"\nIRQ: 7\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	add("0000:01:00.0", "NVIDIA H200")
-	add("0000:02:00.0", "NVIDIA H200")
-	if got := modelAt(dir, 1); got != "NVIDIA H200" {
-		t.Errorf("two alike: %q, want NVIDIA H200", got)
-	}
-	if got := modelAt(dir, 2); got != "" {
-		t.Errorf("a device that is not there: %q", got)
-	}
-	add("0000:03:00.0", "NVIDIA L4")
-	if got := modelAt(dir, 0); got != "" {
-		t.Errorf("different ones: %q", got)
-	}
-}
-
 func TestConsecutive(t *testing.T) {
 	for _, tc := range []struct {
 		first string
