@@ -20,10 +20,9 @@ import (
 // Trials is a measure.TrialWriter that appends trials for the goodput to a CSV file. It
 // creates the file, or replaces an older one, with the first trial.
 type Trials struct {
-	path       string
-	resume     bool
-	remeasured map[measure.Point]bool // points that are measured again; may be nil
-	gpu        string
+	path      string
+	kept      []byte // the whole lines of an older file that are kept
+	rewritten bool   // lines of the older file are removed
 
 	mu   sync.Mutex
 	file *os.File // nil until the first trial
@@ -32,8 +31,7 @@ type Trials struct {
 // CreateTrials returns the writer of a new file. It fails if the file cannot be
 // created.
 func CreateTrials(path string) (*Trials, error) {
-	l := &Trials{path: path}
-	return l, l.check()
+	return &Trials{path: path}, outfile.CheckCreatable(path)
 }
 
 // ResumeTrials returns a writer that continues the file of an earlier run. From that
@@ -41,23 +39,27 @@ func CreateTrials(path string) (*Trials, error) {
 // to be repeated. It fails if the file has other content; the error is a
 // *NotRegularError if it cannot be read back.
 func ResumeTrials(path string, remeasured map[measure.Point]bool, gpu string) (*Trials, error) {
-	l := &Trials{path: path, resume: true, remeasured: remeasured, gpu: gpu}
-	return l, l.check()
-}
-
-// check returns an error if the file cannot be created or resumed.
-func (l *Trials) check() error {
-	if err := outfile.CheckCreatable(l.path); err != nil || !l.resume {
-		return err
+	l, err := CreateTrials(path)
+	if err != nil {
+		return nil, err
 	}
-	data, err := readBack(l.path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+	data, err := readBack(path)
+	l.kept = wholeLines(data)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(l.kept) == 0 {
+		return l, nil
 	}
-	if whole := wholeLines(data); err == nil && len(whole) > 0 {
-		_, err = profile.ReadTrials(bytes.NewReader(whole), l.path)
+	if err != nil {
+		return nil, err
 	}
-	return err
+	trials, err := profile.ReadTrials(bytes.NewReader(l.kept), path)
+	lines := bytes.SplitAfter(l.kept, []byte("\n"))
+	for _, t := range trials {
+		if t.GPU == gpu && remeasured[measure.Point{Function: t.Function, Config: t.Config}] {
+			lines[t.Line-1], l.rewritten = nil, true
+		}
+	}
+	l.kept = bytes.Join(lines, nil)
+	return l, err
 }
 
 // Append writes a trial.
@@ -83,12 +85,11 @@ func (l *Trials) Append(t profile.Trial) error {
 	return nil
 }
 
-// open opens the file after its last whole line, or truncates it if it is not resumed.
-// It reports whether the file is empty.
+// open opens the file after the lines that are kept. It reports whether there are none.
 func (l *Trials) open() (empty bool, err error) {
-	size := int64(0)
-	if l.resume {
-		if size, err = l.earlier(); err != nil {
+	if l.rewritten {
+		path, _ := outfile.Target(l.path)
+		if err := renameio.WriteFile(path, l.kept, 0o644, renameio.WithExistingPermissions()); err != nil {
 			return false, err
 		}
 	}
@@ -96,6 +97,7 @@ func (l *Trials) open() (empty bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	size := int64(len(l.kept))
 	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
 		if err := f.Truncate(size); err != nil {
 			return false, errors.Join(err, f.Close())
@@ -106,40 +108,6 @@ func (l *Trials) open() (empty bool, err error) {
 	}
 	l.file = f
 	return size == 0, nil
-}
-
-// earlier returns the size of the part to keep: the whole lines. If an earlier run ended
-// while it measured a point that is measured again, earlier first rewrites the file
-// without the trials of that point.
-func (l *Trials) earlier() (int64, error) {
-	data, err := readBack(l.path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, err
-	}
-	whole := wholeLines(data)
-	if len(whole) == 0 {
-		return 0, nil
-	}
-	trials, err := profile.ReadTrials(bytes.NewReader(whole), l.path)
-	if err != nil {
-		return 0, err
-	}
-	lines := bytes.SplitAfter(whole, []byte("\n"))
-	dropped := false
-	for _, t := range trials {
-		if t.GPU == l.gpu && l.remeasured[measure.Point{Function: t.Function, Config: t.Config}] {
-			lines[t.Line-1], dropped = nil, true
-		}
-	}
-	if !dropped {
-		return int64(len(whole)), nil
-	}
-	whole = bytes.Join(lines, nil)
-	path, _ := outfile.Target(l.path)
-	return int64(len(whole)), renameio.WriteFile(path, whole, 0o644, renameio.WithExistingPermissions())
 }
 
 // Close closes the file.

@@ -35,8 +35,11 @@ func TestTrialsOfAnEarlierRun(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		log := &Trials{path: path, resume: c.resume}
-		if err := log.check(); err != nil {
+		log, err := CreateTrials(path)
+		if c.resume {
+			log, err = ResumeTrials(path, nil, "")
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 		for _, name := range []string{"a", "b"} {
@@ -59,10 +62,10 @@ func TestTrialsOfAnEarlierRun(t *testing.T) {
 	if err := os.WriteFile(path, []byte("not,trials\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := (&Trials{path: path, resume: true}).check(); err == nil {
+	if _, err := ResumeTrials(path, nil, ""); err == nil {
 		t.Error("resuming with a file that has no trials: got no error, want one")
 	}
-	if err := (&Trials{path: "/dev/zero", resume: true}).check(); err == nil || !strings.Contains(err.Error(), "is not a regular file") {
+	if _, err := ResumeTrials("/dev/zero", nil, ""); err == nil || !strings.Contains(err.Error(), "is not a regular file") {
 		t.Errorf("resuming with a device: got %v, want \"is not a regular file\"", err)
 	}
 }
@@ -85,7 +88,10 @@ func TestRepeatedTrialsReplaceOldOnes(t *testing.T) {
 		{remeasured, nil, []float64{1, 2, 3, 4}}, // without a new trial, the old ones stay
 		{remeasured, []profile.Trial{trial("b", "V100", 5), trial("b", "V100", 6)}, []float64{1, 3, 4, 5, 6}},
 	} {
-		log := &Trials{path: path, resume: true, remeasured: run.remeasured, gpu: "V100"}
+		log, err := ResumeTrials(path, run.remeasured, "V100")
+		if err != nil {
+			t.Fatal(err)
+		}
 		for _, one := range run.trials {
 			if err := log.Append(one); err != nil {
 				t.Fatal(err)
