@@ -34,7 +34,7 @@ func Observe(ctx context.Context, last time.Time, next func(context.Context) (It
 			return Result{}, err
 		}
 		if err != nil { // no report after the measured period
-			rec.recordCut(last)
+			rec.add(last, last, time.Now(), cut)
 			break
 		}
 		if !report.At.After(last) { // the clock was set back
@@ -42,7 +42,7 @@ func Observe(ctx context.Context, last time.Time, next func(context.Context) (It
 		}
 		for n := range report.N {
 			each := report.At.Sub(last) / time.Duration(report.N-n)
-			rec.recordIteration(last, last.Add(each))
+			rec.add(last, last, last.Add(each), answered)
 			last = last.Add(each)
 		}
 		if rec.sending.Err() != nil && rec.afterPeriod(last) {
@@ -55,18 +55,4 @@ func Observe(ctx context.Context, last time.Time, next func(context.Context) (It
 	}
 	res.Workers = 1
 	return res, err
-}
-
-// recordIteration records an iteration.
-func (r *recorder) recordIteration(began, ended time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.log = append(r.log, request{due: began.Sub(r.start), sent: began.Sub(r.start), end: ended.Sub(r.start)})
-}
-
-// recordCut records an iteration that has not ended.
-func (r *recorder) recordCut(began time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.log = append(r.log, request{due: began.Sub(r.start), sent: began.Sub(r.start), end: time.Since(r.start), outcome: cut})
 }

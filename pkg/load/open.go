@@ -25,7 +25,7 @@ func runOpen(ctx context.Context, t Sender, o Options) (Result, error) {
 			break
 		}
 		if !acquire(rec.ctx, slots) {
-			rec.recordUnsent(due)
+			rec.add(due, time.Now(), time.Now(), unsent)
 			continue
 		}
 		sent.Go(func() {

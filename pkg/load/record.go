@@ -136,12 +136,11 @@ func (r *recorder) record(due, sent time.Time, err error) {
 	r.log = append(r.log, q)
 }
 
-// recordUnsent records a request that was due but never sent.
-func (r *recorder) recordUnsent(due time.Time) {
+// add records a request or an iteration with a known outcome.
+func (r *recorder) add(due, sent, end time.Time, o outcome) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now := time.Since(r.start)
-	r.log = append(r.log, request{due: due.Sub(r.start), sent: now, end: now, outcome: unsent})
+	r.log = append(r.log, request{due.Sub(r.start), sent.Sub(r.start), end.Sub(r.start), o})
 }
 
 // countFailure counts consecutive failures and ends the trial of a broken instance. The
