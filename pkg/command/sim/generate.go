@@ -31,38 +31,43 @@ gives the same output.`,
 	return cmd
 }
 
-// generated holds the common flags of the generators of traces.
-type generated struct {
-	env      *cli.Env
-	costsOut string
-	seed     uint64
-}
-
-func (g *generated) flags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&g.costsOut, "costs-out", "", "write the costs of the functions to this file (CSV)")
+// generates gives a command of a generator of traces its action and the common flags of such commands. The function
+// generate checks the other flags.
+func generates(env *cli.Env, cmd *cobra.Command, generate func(seed uint64) (gen.Workload, error)) *cobra.Command {
+	var costsOut string
+	var seed uint64
+	cmd.RunE = func(*cobra.Command, []string) error {
+		w, err := generate(seed)
+		if err == nil {
+			err = printWorkload(env, w, costsOut)
+		}
+		return err
+	}
+	cmd.Flags().StringVar(&costsOut, "costs-out", "", "write the costs of the functions to this file (CSV)")
 	cli.CompleteFiles(cmd, "csv", "costs-out")
-	seedFlag(cmd, &g.seed)
+	seedFlag(cmd, &seed)
+	return cmd
 }
 
 func seedFlag(cmd *cobra.Command, seed *uint64) {
 	cmd.Flags().Uint64Var(seed, "seed", 1, "seed of the random numbers")
 }
 
-// print writes the trace and, with --costs-out, the costs.
-func (g *generated) print(w gen.Workload) error {
-	if err := g.env.CheckOutput("costs-out", g.costsOut); err != nil {
+// printWorkload writes the trace and, with --costs-out, the costs.
+func printWorkload(env *cli.Env, w gen.Workload, costsOut string) error {
+	if err := env.CheckOutput("costs-out", costsOut); err != nil {
 		return err
 	}
-	if g.costsOut != "" {
+	if costsOut != "" {
 		var costs bytes.Buffer
 		if err := trace.WriteFunctions(&costs, w.Functions); err != nil {
 			return err
 		}
-		if err := g.env.WriteTo(g.costsOut, costs.Bytes()); err != nil {
+		if err := env.WriteTo(costsOut, costs.Bytes()); err != nil {
 			return err
 		}
 	}
-	return g.env.Emit(func(out io.Writer) error {
+	return env.Emit(func(out io.Writer) error {
 		t := trace.NewWriter(out)
 		for _, row := range w.Rows {
 			if err := t.Write(w.Functions[row.Function].Name, row.At); err != nil {
@@ -74,8 +79,8 @@ func (g *generated) print(w gen.Workload) error {
 }
 
 // inRange returns an error if the number in a flag is out of range.
-func inRange(name string, v, low, high float64) error {
-	if v >= low && v <= high {
+func inRange[N int | float64](name string, v N, low, high float64) error {
+	if float64(v) >= low && float64(v) <= high {
 		return nil
 	}
 	return cli.Usagef("--%s %v is out of range, expected %v to %v", name, v, low, high)
@@ -140,7 +145,6 @@ func checkRows(rows float64) error {
 }
 
 func newGenerateTrace(env *cli.Env) *cobra.Command {
-	g := generated{env: env}
 	var o patternOptions
 	m := gen.Mixed{Functions: 20}
 	cmd := &cobra.Command{
@@ -160,19 +164,17 @@ memory; a host-warm start copies it from the host to the GPU at 12 GiB/s. The co
 example, gpu-warm invocations of 20 to 200 ms are as frequent as those of 200 ms to 2 s.`,
 		Example: `  # Generate bursts of 50 functions
   gfaas-sim generate trace --pattern bursty --functions 50 --rate 20 --zipf 1.5 --costs-out costs.csv > trace.csv`,
-		RunE: func(*cobra.Command, []string) error {
-			if err := cmp.Or(o.check(), inRange("functions", float64(m.Functions), 1, 1e6), inRange("zipf", m.Zipf, 0, 10)); err != nil {
-				return err
-			}
-			m.Pattern, m.Rate, m.Duration = o.Pattern, o.rate, o.duration.Seconds()
-			return g.print(m.Generate(g.seed))
-		},
 	}
 	o.flags(cmd)
-	g.flags(cmd)
 	cmd.Flags().IntVar(&m.Functions, "functions", m.Functions, "number of functions")
 	cmd.Flags().Float64Var(&m.Zipf, "zipf", 1, "exponent S of Zipf's law: the k-th function has 1/k^S of the rate of the first one")
-	return cmd
+	return generates(env, cmd, func(seed uint64) (w gen.Workload, err error) {
+		if err := cmp.Or(o.check(), inRange("functions", m.Functions, 1, 1e6), inRange("zipf", m.Zipf, 0, 10)); err != nil {
+			return w, err
+		}
+		m.Pattern, m.Rate, m.Duration = o.Pattern, o.rate, o.duration.Seconds()
+		return m.Generate(seed), nil
+	})
 }
 
 func newGenerateRPS(env *cli.Env) *cobra.Command {
@@ -215,7 +217,7 @@ serve another model. Of all instances, 60% stop after 1 to 3 minutes and 10% aft
   gfaas-sim generate cluster > events.csv
   gfaas-sim cluster --events events.csv --scheduler dilu --nodes 1000 --gpus-per-node 4 --gpu-mem 40GiB`,
 		RunE: func(*cobra.Command, []string) error {
-			if err := inRange("instances", float64(instances), 1, 1e7); err != nil {
+			if err := inRange("instances", instances, 1, 1e7); err != nil {
 				return err
 			}
 			return env.Emit(func(w io.Writer) error { return events.Write(w, events.Mix(seed, instances)) })

@@ -11,7 +11,6 @@ import (
 )
 
 func newGenerateLALB(env *cli.Env) *cobra.Command {
-	g := generated{env: env}
 	l := gen.DefaultLALB()
 	cmd := &cobra.Command{
 		Use:   "lalb",
@@ -28,26 +27,23 @@ determines which function has which model.`,
 		Example: `  # Run a policy on the workload
   gfaas-sim generate lalb --working-set 35 --costs-out costs.csv > trace.csv
   gfaas-sim queue --functions costs.csv --trace trace.csv --policy lalb-o3 --gpus 12 --gpu-mem 8GiB`,
-		RunE: func(*cobra.Command, []string) error {
-			if err := cmp.Or(inRange("working-set", float64(l.WorkingSet), 1, 1e6), inRange("minutes", float64(l.Minutes), 1, 1e6),
-				inRange("per-minute", float64(l.PerMinute), 1, 1e9), inRange("zipf", l.Zipf, 0, 10),
-				checkRows(float64(l.Minutes)*float64(l.PerMinute))); err != nil {
-				return err
-			}
-			return g.print(l.Generate(g.seed))
-		},
 	}
 	f := cmd.Flags()
 	f.IntVar(&l.WorkingSet, "working-set", l.WorkingSet, "number of functions, each with its own model")
 	f.IntVar(&l.Minutes, "minutes", l.Minutes, "length of the trace in minutes")
 	f.IntVar(&l.PerMinute, "per-minute", l.PerMinute, "requests per minute")
 	f.Float64Var(&l.Zipf, "zipf", l.Zipf, "exponent S: the k-th most popular function gets 1/k^S of the requests of the most popular one")
-	g.flags(cmd)
-	return cmd
+	return generates(env, cmd, func(seed uint64) (w gen.Workload, err error) {
+		if err := cmp.Or(inRange("working-set", l.WorkingSet, 1, 1e6), inRange("minutes", l.Minutes, 1, 1e6),
+			inRange("per-minute", l.PerMinute, 1, 1e9), inRange("zipf", l.Zipf, 0, 10),
+			checkRows(float64(l.Minutes)*float64(l.PerMinute))); err != nil {
+			return w, err
+		}
+		return l.Generate(seed), nil
+	})
 }
 
 func newGenerateAzure(env *cli.Env) *cobra.Command {
-	g := generated{env: env}
 	a := gen.DefaultAzure()
 	cmd := &cobra.Command{
 		Use:   "azure",
@@ -67,18 +63,6 @@ gfaas-sim generate lalb has the same models, but a popularity without this gap.`
 		Example: `  # Run a policy on the workload
   gfaas-sim generate azure --working-set 35 --costs-out costs.csv > trace.csv
   gfaas-sim queue --functions costs.csv --trace trace.csv --policy lalb-o3 --gpus 12 --gpu-mem 8GiB`,
-		RunE: func(*cobra.Command, []string) error {
-			if err := cmp.Or(inRange("functions", float64(a.Functions), 1, 1e6), inRange("working-set", float64(a.WorkingSet), 1, 1e6),
-				inRange("minutes", float64(a.Minutes), 1, 1e6), inRange("per-minute", float64(a.PerMinute), 1, 1e9),
-				inRange("zipf", a.Zipf, 0, 10), inRange("top", float64(a.Top), 1, float64(a.Functions-1)), inRange("top-share", a.TopShare, 0, 1),
-				inRange("least", float64(a.Least), 0, 1e6), checkRows(float64(a.Minutes)*float64(a.PerMinute))); err != nil {
-				return err
-			}
-			if err := a.Check(); err != nil {
-				return cli.Fail(cli.ExitUsage, "set the workload with --working-set, --functions, --least and --per-minute", err)
-			}
-			return g.print(a.Generate(g.seed))
-		},
 	}
 	f := cmd.Flags()
 	f.IntVar(&a.Functions, "functions", a.Functions, "number of functions in the trace")
@@ -89,12 +73,21 @@ gfaas-sim generate lalb has the same models, but a popularity without this gap.`
 	f.IntVar(&a.WorkingSet, "working-set", a.WorkingSet, "number of functions in the output, each with its own model")
 	f.IntVar(&a.Minutes, "minutes", a.Minutes, "length of the trace in minutes")
 	f.IntVar(&a.PerMinute, "per-minute", a.PerMinute, "requests per minute")
-	g.flags(cmd)
-	return cmd
+	return generates(env, cmd, func(seed uint64) (w gen.Workload, err error) {
+		if err := cmp.Or(inRange("functions", a.Functions, 1, 1e6), inRange("working-set", a.WorkingSet, 1, 1e6),
+			inRange("minutes", a.Minutes, 1, 1e6), inRange("per-minute", a.PerMinute, 1, 1e9),
+			inRange("zipf", a.Zipf, 0, 10), inRange("top", a.Top, 1, float64(a.Functions-1)), inRange("top-share", a.TopShare, 0, 1),
+			inRange("least", a.Least, 0, 1e6), checkRows(float64(a.Minutes)*float64(a.PerMinute))); err != nil {
+			return w, err
+		}
+		if err := a.Check(); err != nil {
+			return w, cli.Fail(cli.ExitUsage, "set the workload with --working-set, --functions, --least and --per-minute", err)
+		}
+		return a.Generate(seed), nil
+	})
 }
 
 func newGenerateMQFQ(env *cli.Env) *cobra.Command {
-	g := generated{env: env}
 	q := gen.DefaultMQFQ()
 	duration := 10 * time.Minute
 	cmd := &cobra.Command{
@@ -114,15 +107,6 @@ uses the choice whose utilization is closest to --utilization.`,
 		Example: `  # Compare two policies on the mix
   gfaas-sim generate mqfq --costs-out costs.csv > trace.csv
   gfaas-sim compare --functions costs.csv --trace trace.csv --pool 16 --policy fcfs,mqfq-sticky`,
-		RunE: func(*cobra.Command, []string) error {
-			q.Duration = duration.Seconds()
-			if err := cmp.Or(inRange("functions", float64(q.Functions), 1, 1e4), inRange("utilization", q.Utilization, 1e-3, 1e3),
-				inRange("zipf", q.Zipf, 0, 10), inRange("duration", q.Duration, 1, 1e7), inRange("rate", q.Rate, 1e-6, 1e9),
-				checkRows(q.Duration*q.Rate)); err != nil {
-				return err
-			}
-			return g.print(q.Generate(g.seed))
-		},
 	}
 	f := cmd.Flags()
 	f.IntVar(&q.Functions, "functions", q.Functions, "number of functions")
@@ -130,12 +114,18 @@ uses the choice whose utilization is closest to --utilization.`,
 	f.Float64Var(&q.Rate, "rate", q.Rate, "requests per second")
 	f.Float64Var(&q.Utilization, "utilization", q.Utilization, "fraction of one GPU's time that the requests need if no start is cold")
 	f.Float64Var(&q.Zipf, "zipf", q.Zipf, "exponent S: the k-th function has 1/k^S of the rate of the first one")
-	g.flags(cmd)
-	return cmd
+	return generates(env, cmd, func(seed uint64) (w gen.Workload, err error) {
+		q.Duration = duration.Seconds()
+		if err := cmp.Or(inRange("functions", q.Functions, 1, 1e4), inRange("utilization", q.Utilization, 1e-3, 1e3),
+			inRange("zipf", q.Zipf, 0, 10), inRange("duration", q.Duration, 1, 1e7), inRange("rate", q.Rate, 1e-6, 1e9),
+			checkRows(q.Duration*q.Rate)); err != nil {
+			return w, err
+		}
+		return q.Generate(seed), nil
+	})
 }
 
 func newGenerateKaaS(env *cli.Env) *cobra.Command {
-	g := generated{env: env}
 	k := gen.DefaultKaaS()
 	duration := time.Minute
 	cmd := &cobra.Command{
@@ -157,14 +147,6 @@ time of Table 1 is left out, because it is not part of the schedule of the GPUs.
 		Example: `  # Simulate clients that send requests as fast as possible
   gfaas-sim generate kaas --app bert --clients 16 --costs-out costs.csv > trace.csv
   gfaas-sim compare --functions costs.csv --trace trace.csv --gpus 4 --gpu-mem 16GiB --policy cfs-affinity --repeat-until 1m`,
-		RunE: func(*cobra.Command, []string) error {
-			k.Duration = duration.Seconds()
-			if err := cmp.Or(inRange("clients", float64(k.Clients), 1, 1e4), inRange("outstanding", float64(k.Outstanding), 1, 1e4),
-				inRange("rate", k.Rate, 0, 1e9), inRange("duration", k.Duration, 1, 1e7), checkRows(k.Duration*k.Rate)); err != nil {
-				return err
-			}
-			return g.print(k.Generate(g.seed))
-		},
 	}
 	f := cmd.Flags()
 	cli.Choice(cmd, &k.App, "app", "application in Table 1", gen.KaaSApps()...)
@@ -173,6 +155,12 @@ time of Table 1 is left out, because it is not part of the schedule of the GPUs.
 	f.IntVar(&k.Outstanding, "outstanding", k.Outstanding, "without --rate: requests of each client at time 0")
 	f.Float64Var(&k.Rate, "rate", 0, "requests per second of all clients (default: all requests at time 0)")
 	f.DurationVar(&duration, "duration", duration, "with --rate: length of the trace")
-	g.flags(cmd)
-	return cmd
+	return generates(env, cmd, func(seed uint64) (w gen.Workload, err error) {
+		k.Duration = duration.Seconds()
+		if err := cmp.Or(inRange("clients", k.Clients, 1, 1e4), inRange("outstanding", k.Outstanding, 1, 1e4),
+			inRange("rate", k.Rate, 0, 1e9), inRange("duration", k.Duration, 1, 1e7), checkRows(k.Duration*k.Rate)); err != nil {
+			return w, err
+		}
+		return k.Generate(seed), nil
+	})
 }
