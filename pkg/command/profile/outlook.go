@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"cmp"
 	"encoding/csv"
 	"fmt"
 	"slices"
@@ -73,10 +74,8 @@ func (o *outlookOptions) check(cmd *cobra.Command, otherInput string) (err error
 		return cli.Usagef("--gpu-mem %s: expected more than 0, like 16GiB", o.mem)
 	case o.limit < 0:
 		return cli.Usagef("--time-limit %s: expected 0 or more, like 2s", o.limit)
-	case len(slices.DeleteFunc([]string{o.path, o.demand, o.functions, otherInput}, func(p string) bool { return p != "-" })) > 1:
-		return cli.Usagef("standard input (-) can be used for one file only")
 	}
-	if err := o.arrivals.Check(cmd); err != nil {
+	if err := cmp.Or(cli.CheckStdin(o.path, o.demand, o.functions, otherInput), o.arrivals.Check(cmd)); err != nil {
 		return err
 	}
 	if o.demand != "" {
@@ -99,7 +98,7 @@ func (o *outlookOptions) objective(function string, slo time.Duration) float64 {
 // outlook plans for the sections of the page. It adds the plans to the page, with notes about assumptions
 // and missing data.
 func (o *outlookOptions) outlook(page *report.Page) error {
-	request := outlook.Request{RPS: o.rps, Functions: o.loaded, MemMiB: o.mem.MiB(), Model: o.model, Arrivals: &o.arrivals, TimeLimit: o.limit}
+	request := outlook.Request{RPS: o.rps, Functions: o.loaded, MemMiB: o.mem.MiB(), Model: o.model, Arrivals: o.arrivals.Apply, TimeLimit: o.limit}
 	if o.demand != "" {
 		request.Demand = append([]plan.Demand{}, o.demands...) // not nil, even for an empty file
 	}

@@ -30,12 +30,6 @@ type Section struct {
 	Choice   search.Choice
 }
 
-// Arrivals describes how requests arrive.
-type Arrivals interface {
-	// Apply sets the assumptions about arrivals in the input of the planner.
-	Apply(in *place.Input)
-}
-
 // Request describes what to plan for.
 type Request struct {
 	Sections []Section
@@ -44,9 +38,9 @@ type Request struct {
 	RPS       []float64
 	Demand    []plan.Demand // replaces RPS, even if it is empty; nil if there is none
 	Functions []function.Function
-	MemMiB    float64 // of each GPU; 0 is without limit
-	Model     string  // plan.ModelRect or plan.ModelTokens
-	Arrivals  Arrivals
+	MemMiB    float64               // of each GPU; 0 is without limit
+	Model     string                // plan.ModelRect or plan.ModelTokens
+	Arrivals  func(in *place.Input) // sets the assumptions about arrivals in the input of the planner
 	TimeLimit time.Duration
 	Planned   func() // called after each step (see Steps)
 }
@@ -130,7 +124,7 @@ func (p *Request) Input() place.Input {
 			in.Demand = append(in.Demand, plan.Demand{Function: s.Function, SLOMS: s.Goal.SLOMS})
 		}
 	}
-	p.Arrivals.Apply(&in)
+	p.Arrivals(&in)
 	return in
 }
 
@@ -232,7 +226,7 @@ func (p *planner) plan(sections []Section) (out Outlook, err error) {
 		}
 		prepare.Limits(rows, p.Functions, false)
 		in := place.Input{Profile: rows, Demand: d, Functions: p.Functions, MemMiB: p.MemMiB, Model: sections[0].GPU}
-		p.Arrivals.Apply(&in)
+		p.Arrivals(&in)
 		until := time.Now().Add(prepare.TimeLimit)
 		made, _, err := place.Joint(in, place.JointOptions{
 			Model: p.Model, Expired: func() bool { return time.Now().After(until) },

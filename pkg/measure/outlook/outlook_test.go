@@ -12,11 +12,6 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// steady is an Arrivals.
-type steady struct{}
-
-func (steady) Apply(*place.Input) {}
-
 // section returns a section whose only configuration is half a GPU with 10 requests per
 // second.
 func section(name string) Section {
@@ -49,7 +44,7 @@ func TestPlan(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			steps := 0
-			c.request.Model, c.request.Arrivals, c.request.Planned = plan.ModelRect, steady{}, func() { steps++ }
+			c.request.Model, c.request.Arrivals, c.request.Planned = plan.ModelRect, func(*place.Input) {}, func() { steps++ }
 			res, err := Plan(c.request)
 			if err != nil {
 				t.Fatal(err)
