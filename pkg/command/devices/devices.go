@@ -59,14 +59,21 @@ func Count(simulated bool) int {
 
 // simDevices returns the number of GPUs in a shape of the simulated driver.
 func simDevices(shape string) int {
-	for part := range strings.SplitSeq(shape, ",") {
-		if text, ok := strings.CutPrefix(strings.TrimSpace(part), "count="); ok {
-			if n, err := strconv.Atoi(text); err == nil && n > 0 {
-				return n
-			}
-		}
+	text, _ := shapeValue(shape, "count")
+	if n, err := strconv.Atoi(text); err == nil && n > 0 {
+		return n
 	}
 	return 1
+}
+
+// shapeValue returns the value of a key in a shape of the simulated driver, such as sms=80,mem=16GiB.
+func shapeValue(shape, key string) (value string, found bool) {
+	for part := range strings.SplitSeq(shape, ",") {
+		if value, found = strings.CutPrefix(strings.TrimSpace(part), key+"="); found {
+			return value, true
+		}
+	}
+	return "", false
 }
 
 // Default returns the GPU that is used if none is named: "0" if there is an NVIDIA driver, and the simulated

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 
 	"github.com/gfaas/gfaas/pkg/adapter/nvml"
 	"github.com/gfaas/gfaas/pkg/command/cli"
@@ -84,17 +83,16 @@ func realGPUs(ctx context.Context, names []string) (out []GPU, err error) {
 
 // simulatedMemory returns the memory of each GPU in a shape of the simulated driver.
 func simulatedMemory(shape string) (gpu.Bytes, error) {
-	for part := range strings.SplitSeq(shape, ",") {
-		if text, ok := strings.CutPrefix(strings.TrimSpace(part), "mem="); ok {
-			mem, err := gpu.ParseBytes(text)
-			if err == nil && mem == 0 {
-				err = errors.New("0: expected more than 0")
-			}
-			if err != nil {
-				return 0, cli.Fail(cli.ExitFailure, SimShapeHint, fmt.Errorf("GFAAS_SIM_GPU: mem: %w", err))
-			}
-			return mem, nil
-		}
+	text, found := shapeValue(shape, "mem")
+	if !found {
+		return simulatedMem, nil
 	}
-	return simulatedMem, nil
+	mem, err := gpu.ParseBytes(text)
+	if err == nil && mem == 0 {
+		err = errors.New("0: expected more than 0")
+	}
+	if err != nil {
+		return 0, cli.Fail(cli.ExitFailure, SimShapeHint, fmt.Errorf("GFAAS_SIM_GPU: mem: %w", err))
+	}
+	return mem, nil
 }

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/adapter/detach"
 	"github.com/gfaas/gfaas/pkg/adapter/docker"
 	"github.com/gfaas/gfaas/pkg/adapter/fnhttp"
 	"github.com/gfaas/gfaas/pkg/adapter/kerneld"
@@ -98,6 +99,14 @@ func kernelDaemon(ctx context.Context, runDir string, fn function.Function) erro
 	return nil
 }
 
+// internal returns a function that returns the command of gfaas with an internal argument.
+func internal(argument string) func() ([]string, error) {
+	return func() ([]string, error) {
+		program, err := detach.Find("gfaas")
+		return []string{program, argument}, cli.Fail(cli.ExitUnavailable, "install all programs of gfaas", err)
+	}
+}
+
 // open opens a runtime. It succeeds without the preload libraries, which stopping an instance does not need.
 func open(ctx context.Context, runDir, name string) (ports.Runtime, error) {
 	libs, err := preload.FindLibs()
@@ -106,7 +115,7 @@ func open(ctx context.Context, runDir, name string) (ports.Runtime, error) {
 	}
 	switch name {
 	case instance.Process:
-		return process.New(process.Config{RunDir: runDir, Libs: libs, Keeper: keeper, Supervisor: supervisor}), nil
+		return process.New(process.Config{RunDir: runDir, Libs: libs, Keeper: internal(keepLog), Supervisor: internal(superviseJob)}), nil
 	case instance.Docker:
 		rt, err := docker.New(ctx, docker.Config{RunDir: runDir, Libs: libs})
 		if err != nil {

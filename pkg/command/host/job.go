@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/gfaas/gfaas/pkg/adapter/detach"
 	"github.com/gfaas/gfaas/pkg/adapter/job"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/instance"
@@ -13,15 +12,6 @@ import (
 
 // superviseJob is the internal argument that makes gfaas the supervisor of a job.
 const superviseJob = "__supervise-job"
-
-// supervisor returns the command that supervises a job.
-func supervisor() ([]string, error) {
-	program, err := detach.Find("gfaas")
-	if err != nil {
-		return nil, cli.Fail(cli.ExitUnavailable, "install all programs of gfaas", err)
-	}
-	return []string{program, superviseJob}, nil
-}
 
 // SuperviseJob runs the supervisor of a job if the program's arguments request it. The arguments are
 // those of process.Config.Supervisor.

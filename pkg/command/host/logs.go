@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gfaas/gfaas/pkg/adapter/detach"
 	"github.com/gfaas/gfaas/pkg/adapter/logs"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
@@ -97,15 +96,6 @@ func storeFailedLog(runDir string) func(function, id string, lines ports.LogLine
 		}
 		return errors.Join(failed, err)
 	}
-}
-
-// keeper returns the command that runs a log keeper.
-func keeper() ([]string, error) {
-	program, err := detach.Find("gfaas")
-	if err != nil {
-		return nil, cli.Fail(cli.ExitUnavailable, "install all programs of gfaas", err)
-	}
-	return []string{program, keepLog}, nil
 }
 
 // KeepLog runs the log keeper if the program's arguments request it. The keeper ends when its input ends.
