@@ -1,7 +1,6 @@
 package place
 
 import (
-	"errors"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -86,7 +85,7 @@ func (o *exportOptions) run(path string) error {
 	if o.gpu != "" && o.gpu != "sim" {
 		return cli.Usagef("--gpu %q: expected sim; the plan determines the GPU of each instance", o.gpu)
 	}
-	if err := checkStdin(path, o.files.functions, o.files.inventory, o.options.KeyFile); err != nil {
+	if err := cli.CheckStdin(path, o.files.functions, o.files.inventory, o.options.KeyFile); err != nil {
 		return err
 	}
 	p, err := cli.Load(o.env, path, plan.Read)
@@ -109,10 +108,6 @@ func (o *exportOptions) run(path string) error {
 		m.Signer = manifest.NewSigner(key, time.Now(), m.Valid)
 	}
 	out, err := o.kind.Write(p, m)
-	var tooManyNodes *manifest.ManyNodes
-	if errors.As(err, &tooManyNodes) {
-		return cli.Fail(cli.ExitUsage, "", err)
-	}
 	if err != nil {
 		return err
 	}

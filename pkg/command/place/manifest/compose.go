@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/instance"
@@ -178,22 +179,13 @@ func oneNode(p plan.Plan, requested string) (node string, others []string, err e
 	case requested != "" && !slices.Contains(nodes, requested):
 		return "", nil, fmt.Errorf("the plan has no instances on node %s, only on %s", csvfile.Quote(requested), strings.Join(nodes, ", "))
 	case requested == "" && len(nodes) > 1:
-		return "", nil, &ManyNodes{nodes}
+		return "", nil, cli.Fail(cli.ExitUsage, "write a file for each node, selected with --node",
+			fmt.Errorf("the plan has instances on %d nodes, but a Compose file is for one node: %s", len(nodes), strings.Join(nodes, ", ")))
 	case requested == "" && len(nodes) == 1:
 		requested = nodes[0]
 	}
 	return requested, slices.DeleteFunc(nodes, func(n string) bool { return n == requested }), nil
 }
-
-// ManyNodes is the error for a plan with several nodes if only one can be written.
-type ManyNodes struct{ Nodes []string }
-
-func (e *ManyNodes) Error() string {
-	return fmt.Sprintf("the plan has instances on %d nodes, but a Compose file is for one node: %s", len(e.Nodes), strings.Join(e.Nodes, ", "))
-}
-
-// Hint returns the next step for the user.
-func (e *ManyNodes) Hint() string { return "write a file for each node, selected with --node" }
 
 func composeService(w *workload, o Options) (service, error) {
 	s, g, err := newService(w, o.Simulated)

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
@@ -59,7 +59,7 @@ func lossWarnings(by enforcer, p plan.Plan, list []*workload, o Options) []strin
 	}
 	for _, l := range losses {
 		if n := count(list, l.of); n > 0 {
-			add("lost: %s of %s: %s", l.field, cli.Count(n, "instance"), l.explanation)
+			add("lost: %s of %s: %s", l.field, number.Count(n, "instance"), l.explanation)
 		}
 	}
 	out = append(out, gpuLosses(by, p, list)...)
@@ -99,7 +99,7 @@ func coreWarnings(p plan.Plan) []string {
 	if n == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("cores are whole percents, at least 1; the cores on %s sum to more than 100, so some instances may not start", cli.Count(n, "GPU"))}
+	return []string{fmt.Sprintf("cores are whole percents, at least 1; the cores on %s sum to more than 100, so some instances may not start", number.Count(n, "GPU"))}
 }
 
 // memoryWarnings returns warnings for schedulers that count memory in whole MiB: about instances that
@@ -111,7 +111,7 @@ func memoryWarnings(p plan.Plan, list []*workload) (out []string) {
 	}
 	reduced := count(list, func(w *workload) bool { return w.mem < w.roundedUp() })
 	if reduced > 0 {
-		out = append(out, fmt.Sprintf("lost: a fraction of a MiB of mem_mib of %s: memory is in whole MiB, and the rounded-up sum would be more than the GPU has", cli.Count(reduced, "instance")))
+		out = append(out, fmt.Sprintf("lost: a fraction of a MiB of mem_mib of %s: memory is in whole MiB, and the rounded-up sum would be more than the GPU has", number.Count(reduced, "instance")))
 	}
 	full := 0
 	for _, g := range p.GPUs {
@@ -120,7 +120,7 @@ func memoryWarnings(p plan.Plan, list []*workload) (out []string) {
 		}
 	}
 	if full > 0 {
-		out = append(out, fmt.Sprintf("the memory of instances on %s sums to more than the GPU has, so some may not start; plan with more memory for each, or without --share-models", cli.Count(full, "GPU")))
+		out = append(out, fmt.Sprintf("the memory of instances on %s sums to more than the GPU has, so some may not start; plan with more memory for each, or without --share-models", number.Count(full, "GPU")))
 	}
 	return out
 }
@@ -134,17 +134,17 @@ func gpuLosses(by enforcer, p plan.Plan, list []*workload) []string {
 	}
 	unlimited := count(list, func(w *workload) bool { return w.mem == 0 })
 	if schedules > 0 && by == scheduler {
-		out = append(out, fmt.Sprintf("lost: schedule of %s: turns are not enforced, so instances may want more than all SMs at once", cli.Count(schedules, "GPU")))
+		out = append(out, fmt.Sprintf("lost: schedule of %s: turns are not enforced, so instances may want more than all SMs at once", number.Count(schedules, "GPU")))
 	}
 	if models > 0 {
-		out = append(out, fmt.Sprintf("lost: models of %s: weights are not shared, so the memory of each instance includes its own copy", cli.Count(models, "GPU")))
+		out = append(out, fmt.Sprintf("lost: models of %s: weights are not shared, so the memory of each instance includes its own copy", number.Count(models, "GPU")))
 	}
 	if unlimited > 0 {
 		effect := "so memory is unlimited"
 		if by == scheduler {
 			effect = "and a pod without a memory request gets all memory of a GPU, so no other pod starts there"
 		}
-		out = append(out, fmt.Sprintf("mem_mib is 0 for %s, %s; plan with --gpu-mem or --inventory", cli.Count(unlimited, "instance"), effect))
+		out = append(out, fmt.Sprintf("mem_mib is 0 for %s, %s; plan with --gpu-mem or --inventory", number.Count(unlimited, "instance"), effect))
 	}
 	return out
 }

@@ -7,7 +7,6 @@ package manifest
 import (
 	"bytes"
 	"fmt"
-	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -43,33 +42,6 @@ type Manifest struct {
 	Text     []byte
 	Warnings []string // lost fields and requirements, one sentence each
 }
-
-// noImageError is the error for functions that have a command but no image.
-type noImageError struct{ functions []string }
-
-func (e *noImageError) Error() string {
-	who := "function " + e.functions[0] + " has"
-	if len(e.functions) > 1 {
-		who = "functions " + strings.Join(e.functions, ", ") + " have"
-	}
-	return who + " a command but no image, and a manifest can only run containers"
-}
-
-// Hint returns the next step for the user.
-func (e *noImageError) Hint() string {
-	return "set image in the function file, or start the plan with gfaas up"
-}
-
-// jobError is the error for a training function. The engines would start its command again when it is complete, or
-// wait for its port.
-type jobError struct{ function string }
-
-func (e *jobError) Error() string {
-	return fmt.Sprintf("function %s is a job (kind: %s), and a manifest describes services, which never end", e.function, function.Training)
-}
-
-// Hint returns the next step for the user.
-func (e *jobError) Hint() string { return "start the plan with gfaas up" }
 
 // document is one YAML document with a leading comment.
 type document struct {

@@ -2,11 +2,13 @@ package manifest
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
 	"strings"
 
+	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/plan"
@@ -58,7 +60,8 @@ func workloads(p plan.Plan, o Options) ([]*workload, error) {
 			case !ok:
 				unknown = cmp.Or(unknown, in.Function)
 			case fn.Kind == function.Training:
-				return nil, &jobError{fn.Name}
+				return nil, cli.Fail(cli.ExitFailure, "start the plan with gfaas up", // engines would start the command of a complete job again
+					fmt.Errorf("function %s is a job (kind: %s), and a manifest describes services, which never end", fn.Name, function.Training))
 			case fn.Image == "":
 				withoutImage = append(withoutImage, fn.Name)
 			}
@@ -82,12 +85,22 @@ func workloads(p plan.Plan, o Options) ([]*workload, error) {
 	switch {
 	case len(withoutImage) > 0:
 		slices.Sort(withoutImage)
-		return nil, &noImageError{slices.Compact(withoutImage)}
+		return nil, noImage(slices.Compact(withoutImage))
 	case unknown != "":
 		return nil, fmt.Errorf("the plan has instances of %s, which is not in the function file", unknown)
 	}
 	roundMemory(p, byID)
 	return out, nil
+}
+
+// noImage returns the error for functions that have a command but no image.
+func noImage(functions []string) error {
+	subject := "function " + functions[0] + " has"
+	if len(functions) > 1 {
+		subject = "functions " + strings.Join(functions, ", ") + " have"
+	}
+	return cli.Fail(cli.ExitFailure, "set image in the function file, or start the plan with gfaas up",
+		errors.New(subject+" a command but no image, and a manifest can only run containers"))
 }
 
 // roundMemory sets the memory of instances to whole MiB. It rounds up, unless only that makes a GPU's
