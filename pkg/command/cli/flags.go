@@ -91,7 +91,7 @@ func (env *Env) addCommon(root *cobra.Command) {
 		printHelp(cmd.OutOrStdout(), cmd)
 	})
 	root.SetVersionTemplate(env.Prog + " version {{.Version}}\n")
-	walk(root, func(cmd *cobra.Command) {
+	Walk(root, func(cmd *cobra.Command) {
 		cmd.Version = Version
 		if cmd.HasParent() && cmd.Runnable() && cmd.Flags().Lookup("output") == nil {
 			addOutput(env, cmd, formOfErrors, []string{"table", "json"})
@@ -127,10 +127,11 @@ func repeatedFlags(cmd *cobra.Command, args []string) (notes []string) {
 	return notes
 }
 
-func walk(cmd *cobra.Command, visit func(*cobra.Command)) {
+// Walk calls visit with a command and all commands below it.
+func Walk(cmd *cobra.Command, visit func(*cobra.Command)) {
 	visit(cmd)
 	for _, sub := range cmd.Commands() {
-		walk(sub, visit)
+		Walk(sub, visit)
 	}
 }
 

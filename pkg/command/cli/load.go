@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/textfile"
@@ -29,6 +30,14 @@ func Load[T any](env *Env, path string, read func(r io.Reader, name string) (T, 
 		return zero, fmt.Errorf("%s is a folder, expected a file", path)
 	}
 	return read(noting(f), path)
+}
+
+// CheckStdin returns a usage error if more than one path is standard input.
+func CheckStdin(paths ...string) error {
+	if len(slices.DeleteFunc(paths, func(p string) bool { return p != "-" })) > 1 {
+		return Usagef("standard input (-) can be used for one file only")
+	}
+	return nil
 }
 
 // LoadFunctions loads a function file. The functions' Dir is absolute; for standard input it is

@@ -15,8 +15,6 @@ import (
 	"github.com/olekukonko/tablewriter/renderer"
 	"github.com/olekukonko/tablewriter/tw"
 	"sigs.k8s.io/yaml"
-
-	"github.com/gfaas/gfaas/pkg/number"
 )
 
 // Show writes a value in the form of -o: json, jsonl, yaml, csv, table or wide. The function rows
@@ -196,6 +194,3 @@ func OrDash(known bool, text string) string {
 	}
 	return text
 }
-
-// Count returns number.Count(n, noun).
-func Count(n int, noun string) string { return number.Count(n, noun) }

@@ -141,7 +141,7 @@ func rejectUnknownShells(root *cobra.Command, args []string) {
 	if err != nil || completion == root {
 		return // the arguments do not use the command
 	}
-	walk(completion, checkArgs)
+	Walk(completion, checkArgs)
 	showHelp(completion)
 }
 

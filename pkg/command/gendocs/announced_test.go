@@ -29,7 +29,7 @@ func TestDocumentedCommandsExist(t *testing.T) {
 	for name, build := range trees {
 		roots[name] = (&cli.Env{Prog: name, Out: t.Output(), Err: t.Output()}).Tree(build)
 		roots[name].InitDefaultCompletionCmd("")
-		walk(roots[name], func(cmd *cobra.Command) { texts[cmd.CommandPath()+" --help"] = cmd.Long + "\n" + cmd.Example })
+		cli.Walk(roots[name], func(cmd *cobra.Command) { texts[cmd.CommandPath()+" --help"] = cmd.Long + "\n" + cmd.Example })
 	}
 	var files []string
 	for _, pattern := range []string{"docs/*.md", "docs/how-to/*.md", "examples/*/README.md", "README.md"} {

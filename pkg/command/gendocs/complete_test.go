@@ -20,7 +20,7 @@ var format = regexp.MustCompile(`\((CSV|JSON|YAML)|\.(csv|json|yaml)\b|\bfile\b`
 func TestFilesAreCompleted(t *testing.T) {
 	for name, build := range trees {
 		env := &cli.Env{Prog: name, Out: t.Output(), Err: t.Output()}
-		walk(env.Tree(build), func(cmd *cobra.Command) {
+		cli.Walk(env.Tree(build), func(cmd *cobra.Command) {
 			cmd.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
 				_, directive := completed(cmd, f)
 				files := directive == cobra.ShellCompDirectiveDefault || directive == cobra.ShellCompDirectiveFilterFileExt

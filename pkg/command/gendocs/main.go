@@ -69,19 +69,12 @@ func writeAll(man, completions, settingsFile, docs string) error {
 func settings() (names []string) {
 	for name, build := range trees {
 		env := &cli.Env{Prog: name, Out: io.Discard, Err: io.Discard}
-		walk(env.Tree(build), func(cmd *cobra.Command) {
+		cli.Walk(env.Tree(build), func(cmd *cobra.Command) {
 			names = cli.SettingsOf(cmd.Flags(), cli.SettingsOf(cmd.PersistentFlags(), names))
 		})
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
-}
-
-func walk(cmd *cobra.Command, do func(*cobra.Command)) {
-	do(cmd)
-	for _, sub := range cmd.Commands() {
-		walk(sub, do)
-	}
 }
 
 // generate writes the pages and completions of one binary. The date on the pages is fixed, so that they change only

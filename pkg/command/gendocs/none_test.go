@@ -16,7 +16,7 @@ func TestSmallValuesAreNotReadAsZero(t *testing.T) {
 	seen := map[string]int{}
 	for name, build := range trees {
 		root := (&cli.Env{Prog: name, Out: t.Output(), Err: t.Output()}).Tree(build)
-		walk(root, func(cmd *cobra.Command) {
+		cli.Walk(root, func(cmd *cobra.Command) {
 			cmd.Flags().VisitAll(func(f *pflag.Flag) {
 				kind, little := f.Value.Type(), ""
 				switch {

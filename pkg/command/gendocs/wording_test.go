@@ -256,7 +256,7 @@ func cTexts(t *testing.T) (texts []checkedText) {
 func helpTexts(t *testing.T) (texts []checkedText) {
 	t.Helper()
 	for name, build := range trees {
-		walk((&cli.Env{Prog: name, Out: t.Output(), Err: t.Output()}).Tree(build), func(cmd *cobra.Command) {
+		cli.Walk((&cli.Env{Prog: name, Out: t.Output(), Err: t.Output()}).Tree(build), func(cmd *cobra.Command) {
 			add := func(what, text string) {
 				texts = append(texts, checkedText{fmt.Sprintf("pkg/command/%s (%s)", cmd.CommandPath(), what), 0, text})
 			}

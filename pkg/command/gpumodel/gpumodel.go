@@ -53,17 +53,11 @@ func AddHint(path string, err error) error {
 	return cli.Fail(cli.ExitUsage, OrInventory, fmt.Errorf("%s: %w", path, err))
 }
 
-// Place identifies a GPU by node and index.
-type Place struct {
-	Node  string
-	Index int
-}
-
-// Listed returns the models of the devices by place.
-func Listed(devices []plan.Device) map[Place]string {
-	models := map[Place]string{}
+// Listed returns the models of the devices.
+func Listed(devices []plan.Device) map[plan.GPUName]string {
+	models := map[plan.GPUName]string{}
 	for _, d := range devices {
-		models[Place{d.Node, d.Index}] = d.Model
+		models[d.Name()] = d.Model
 	}
 	return models
 }
@@ -75,15 +69,15 @@ func Name(cmd *cobra.Command, p *plan.Plan, inventory []plan.Device, model strin
 	listed := Listed(inventory)
 	for i := range p.GPUs {
 		g := &p.GPUs[i]
-		if at := listed[Place{g.Node, g.Index}]; at != "" && g.Model != "" && at != g.Model {
-			return cli.Usagef("the model of %s/%d is %s in the plan and %s in --inventory: expected the same", g.Node, g.Index, csvfile.Quote(g.Model), csvfile.Quote(at))
+		if at := listed[g.Name()]; at != "" && g.Model != "" && at != g.Model {
+			return cli.Usagef("the model of %s is %s in the plan and %s in --inventory: expected the same", g.Name(), csvfile.Quote(g.Model), csvfile.Quote(at))
 		} else if g.Model == "" {
 			g.Model = at
 		}
 		if g.Model == "" {
 			g.Model = model
 		} else if model != "" && model != g.Model && cli.OnCommandLine(cmd.Flags(), Flag) {
-			return cli.Usagef("--%s %s: the model of %s/%d is %s", Flag, csvfile.Quote(model), g.Node, g.Index, csvfile.Quote(g.Model))
+			return cli.Usagef("--%s %s: the model of %s is %s", Flag, csvfile.Quote(model), g.Name(), csvfile.Quote(g.Model))
 		}
 	}
 	return nil

@@ -3,7 +3,6 @@ package picture
 import (
 	"fmt"
 
-	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/svg"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
@@ -25,7 +24,7 @@ func GPU(p plan.Plan, g plan.GPU, side float64) string {
 		pg.memory(g, 1, side+6)
 		height += 14
 	}
-	return figure(side+2, height, fmt.Sprintf("%s on a GPU, %s of it allocated", cli.Count(len(g.Instances), "instance"), number.Percent(area(g), 0)), pg.out.String())
+	return figure(side+2, height, fmt.Sprintf("%s on a GPU, %s of it allocated", number.Count(len(g.Instances), "instance"), number.Percent(area(g), 0)), pg.out.String())
 }
 
 // Panel is a picture of a GPU, or of several GPUs with the same layout.

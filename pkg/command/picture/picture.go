@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/svg"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
@@ -482,14 +481,14 @@ func clip(text string, width, size float64) string {
 
 // Headline returns the result of the plan as a title.
 func Headline(p plan.Plan) string {
-	text, verb := cli.Count(len(p.Demand), "function"), "serve"
+	text, verb := number.Count(len(p.Demand), "function"), "serve"
 	if n := len(p.Unplaced); n > 0 {
 		text = fmt.Sprintf("%d of %s", len(p.Demand)-n, text)
 	}
 	if p.GPUsUsed == 1 {
 		verb = "serves"
 	}
-	return fmt.Sprintf("%s %s %s", cli.Count(p.GPUsUsed, "GPU"), verb, text)
+	return fmt.Sprintf("%s %s %s", number.Count(p.GPUsUsed, "GPU"), verb, text)
 }
 
 // summary compares the plan with its bound and describes its utilization.
@@ -499,9 +498,9 @@ func summary(p plan.Plan) string {
 		used += area(g)
 		instances += len(g.Instances)
 	}
-	text := fmt.Sprintf("Any plan needs at least %s (%s bound)", cli.Count(p.Bound, "GPU"), p.BoundMethod)
+	text := fmt.Sprintf("Any plan needs at least %s (%s bound)", number.Count(p.Bound, "GPU"), p.BoundMethod)
 	if p.GPUsUsed > 0 {
-		text += fmt.Sprintf(" · %s · %s of SM time allocated · algorithm %s", cli.Count(instances, "instance"), number.Percent(used/float64(p.GPUsUsed), 0), p.Algorithm)
+		text += fmt.Sprintf(" · %s · %s of SM time allocated · algorithm %s", number.Count(instances, "instance"), number.Percent(used/float64(p.GPUsUsed), 0), p.Algorithm)
 	}
 	return text
 }

@@ -144,10 +144,10 @@ func printChanges(w io.Writer, changes []diff.Change) error {
 }
 
 func changeTable(changes []diff.Change) [][]string {
-	rows := [][]string{{"CHANGE", "INSTANCE", "FUNCTION", "GPU", "SM%", "QUOTA", "RPS", "WHY"}}
 	n := csvfile.Format
-	for _, c := range changes {
-		rows = append(rows, []string{c.Kind, c.ID, c.Function, strings.Join(c.GPUs, ","), n(c.SMPct), n(c.Quota), n(c.RPS), c.Reason.String()})
-	}
-	return rows
+	return cli.Rows(changes, func(c diff.Change) []cli.Cell {
+		return []cli.Cell{{"CHANGE", c.Kind}, {"INSTANCE", c.ID}, {"FUNCTION", c.Function},
+			{"GPU", strings.Join(c.GPUs, ",")}, {"SM%", n(c.SMPct)}, {"QUOTA", n(c.Quota)}, {"RPS", n(c.RPS)},
+			{"WHY", c.Reason.String()}}
+	})
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place/diff"
 )
@@ -34,7 +35,7 @@ formats, they are listed.`,
 }
 
 func runDiff(env *cli.Env, oldFile, newFile string) error {
-	if err := checkStdin(oldFile, newFile); err != nil {
+	if err := cli.CheckStdin(oldFile, newFile); err != nil {
 		return err
 	}
 	oldPlan, err := cli.Load(env, oldFile, plan.Read)
@@ -56,7 +57,7 @@ func runDiff(env *cli.Env, oldFile, newFile string) error {
 		return env.Show(changes, nil)
 	}
 	return env.Emit(func(w io.Writer) error {
-		if _, err := fmt.Fprintf(w, "%s used before, %d after; %s.\n", cli.Count(oldPlan.GPUsUsed, "GPU"), newPlan.GPUsUsed, totals(changes)); err != nil {
+		if _, err := fmt.Fprintf(w, "%s used before, %d after; %s.\n", number.Count(oldPlan.GPUsUsed, "GPU"), newPlan.GPUsUsed, totals(changes)); err != nil {
 			return err
 		}
 		var shown []diff.Change

@@ -1,7 +1,6 @@
 package place
 
 import (
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -69,14 +68,6 @@ func (i *inputs) loadFunctions(env *cli.Env) ([]function.Function, error) {
 
 func (i *inputs) loadInventory(env *cli.Env) ([]plan.Device, error) {
 	return unlessEmpty(i.inventory, func() ([]plan.Device, error) { return cli.Load(env, i.inventory, plan.ReadInventory) })
-}
-
-// checkStdin returns a usage error if more than one path is standard input.
-func checkStdin(paths ...string) error {
-	if len(slices.DeleteFunc(paths, func(p string) bool { return p != "-" })) > 1 {
-		return cli.Usagef("standard input (-) can be used for one file only")
-	}
-	return nil
 }
 
 func (i *inputs) loadProfile(env *cli.Env) ([]profile.Row, error) {

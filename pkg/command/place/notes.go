@@ -4,10 +4,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/planning"
 	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
 	policy "github.com/gfaas/gfaas/pkg/policy/place"
 	"github.com/gfaas/gfaas/pkg/profile"
@@ -106,7 +106,7 @@ func (o *planOptions) steadyArrivalsNote(p plan.Plan, in policy.Input) string {
 	}
 	switch {
 	case steady.GPUsUsed < p.GPUsUsed:
-		return " With steady arrivals, " + cli.Count(steady.GPUsUsed, "GPU") + " would suffice."
+		return " With steady arrivals, " + number.Count(steady.GPUsUsed, "GPU") + " would suffice."
 	case steady.GPUsUsed == p.GPUsUsed:
 		return " A plan for steady arrivals would use as many GPUs."
 	default: // the planner is not exact

@@ -8,8 +8,8 @@ import (
 	"io"
 	"strconv"
 
-	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/picture"
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place/pack"
 	"github.com/gfaas/gfaas/pkg/reason"
@@ -123,7 +123,7 @@ func packSummary(p pack.Packing) string {
 // pictured returns the packing as a picture. A box for several equal bins shows only the size of its
 // items, because the bins hold different copies.
 func pictured(c *pack.Items, p pack.Packing) picture.Bins {
-	out := picture.Bins{Headline: cli.Count(p.Used, "bin") + " of " + c.BinSize(), Summary: packSummary(p)}
+	out := picture.Bins{Headline: number.Count(p.Used, "bin") + " of " + c.BinSize(), Summary: packSummary(p)}
 	n := 0 // number of the current bin among equal bins
 	c.Each(p, func() {
 		if n++; len(out.Bins) == 0 || n > p.Bins[len(out.Bins)-1].Times {

@@ -175,7 +175,7 @@ func (o *planOptions) check(cmd *cobra.Command) error {
 	if err := cmp.Or(o.files.checkSLO(cmd), o.current.check(cmd), o.arrivals.Check(cmd), o.instances.check(cmd)); err != nil {
 		return err
 	}
-	return checkStdin(o.files.profile, o.files.demand, o.files.inventory, o.files.functions, o.current.path)
+	return cli.CheckStdin(o.files.profile, o.files.demand, o.files.inventory, o.files.functions, o.current.path)
 }
 
 // input checks the flags and reads their files.

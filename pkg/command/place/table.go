@@ -59,10 +59,9 @@ func optional(v *float64, print func(float64) string) string {
 // its GPUs, its functions, a summary with the lower bound, the sentence about steady arrivals (see
 // steadyArrivalsNote), and the unplaced demand.
 func printTable(w io.Writer, p plan.Plan, profiled []profile.Row, steadyArrivals string) error {
-	unplaced := [][]string{{"UNPLACED", "RPS", "REASON"}}
-	for _, u := range p.Unplaced {
-		unplaced = append(unplaced, []string{u.Function, number.Short(u.RPS), u.Reason})
-	}
+	unplaced := cli.Rows(p.Unplaced, func(u plan.Unplaced) []cli.Cell {
+		return []cli.Cell{{"UNPLACED", u.Function}, {"RPS", number.Short(u.RPS)}, {"REASON", u.Reason}}
+	})
 	return printReport(w, summary(p)+steadyArrivals, unplaced, instanceTable(p, profiled), gpuTable(p), functionTable(p))
 }
 
@@ -205,7 +204,7 @@ func boundSentence(noun string, used, bound int, method, best string) string {
 	if gap := used - bound; gap > 0 {
 		best = fmt.Sprintf(": gap at most %d, %s", gap, number.Percent(float64(gap)/float64(max(1, bound)), 1))
 	}
-	return fmt.Sprintf("%s used; at least %d needed (%s bound)%s.", cli.Count(used, noun), bound, method, best)
+	return fmt.Sprintf("%s used; at least %d needed (%s bound)%s.", number.Count(used, noun), bound, method, best)
 }
 
 // size formats memory in MiB, or "-" if it is unlimited.

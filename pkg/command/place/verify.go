@@ -66,7 +66,7 @@ instance's goodput, which is the rate of requests at which it still meets its ob
 }
 
 func runVerify(env *cli.Env, files inputs, path string) error {
-	if err := checkStdin(path, files.profile, files.demand, files.inventory, files.functions); err != nil {
+	if err := cli.CheckStdin(path, files.profile, files.demand, files.inventory, files.functions); err != nil {
 		return err
 	}
 	p, err := cli.Load(env, path, plan.Read)
@@ -108,7 +108,7 @@ func runVerify(env *cli.Env, files inputs, path string) error {
 func knownModels(p plan.Plan, in verify.Inputs, path string) error {
 	rows, listed := profile.NewIndex(in.Profile), gpumodel.Listed(in.Inventory)
 	for _, g := range p.GPUs {
-		model := cmp.Or(listed[gpumodel.Place{Node: g.Node, Index: g.Index}], g.Model)
+		model := cmp.Or(listed[g.Name()], g.Model)
 		for _, i := range g.Instances {
 			if _, _, err := rows.Find(i.Function, i.Config(), model); err != nil {
 				return gpumodel.AddHint(path, fmt.Errorf("%s: %w", i.ID, err))
@@ -119,18 +119,16 @@ func knownModels(p plan.Plan, in verify.Inputs, path string) error {
 }
 
 func violationTable(found []verify.Violation) [][]string {
-	rows := [][]string{{"RULE", "GPU", "INSTANCES", "VIOLATION"}}
-	for _, v := range found {
-		rows = append(rows, []string{v.Rule, cmp.Or(v.GPU, "-"), cmp.Or(strings.Join(v.Instances, ","), "-"), v.Message})
-	}
-	return rows
+	return cli.Rows(found, func(v verify.Violation) []cli.Cell {
+		return []cli.Cell{{"RULE", v.Rule}, {"GPU", cmp.Or(v.GPU, "-")},
+			{"INSTANCES", cmp.Or(strings.Join(v.Instances, ","), "-")}, {"VIOLATION", v.Message}}
+	})
 }
 
 // violationRecords returns the rows of -o csv. The names of several instances are separated by spaces.
 func violationRecords(found []verify.Violation) [][]string {
-	rows := [][]string{{"rule", "gpu", "instances", "message"}}
-	for _, v := range found {
-		rows = append(rows, []string{v.Rule, v.GPU, strings.Join(v.Instances, " "), v.Message})
-	}
-	return rows
+	return cli.Rows(found, func(v verify.Violation) []cli.Cell {
+		return []cli.Cell{{"rule", v.Rule}, {"gpu", v.GPU},
+			{"instances", strings.Join(v.Instances, " ")}, {"message", v.Message}}
+	})
 }

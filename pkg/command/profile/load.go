@@ -14,6 +14,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/measure/figures"
 	"github.com/gfaas/gfaas/pkg/measure/gate"
 	"github.com/gfaas/gfaas/pkg/measure/loadtest"
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/outfile"
 )
 
@@ -211,7 +212,7 @@ func (o *loadOptions) conclude(l loadtest.Result, res load.Result, ended error) 
 	if ended != nil {
 		env.Notef("interrupted after %v of %v", res.Duration.Round(time.Millisecond), o.load.Duration)
 		if n := res.Cut + res.Unsent; n > 0 {
-			env.Notef("%s without an answer", cli.Count(int(n), "request"))
+			env.Notef("%s without an answer", number.Count(int(n), "request"))
 		}
 	} else {
 		for _, text := range figures.Remarks(res) {

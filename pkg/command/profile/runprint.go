@@ -76,12 +76,7 @@ func (o *runOptions) countText(e measure.Extent) string {
 }
 
 // configurations returns a number of configurations as text.
-func configurations(n int) string {
-	if n == 1 {
-		return "1 configuration"
-	}
-	return fmt.Sprintf("%d configurations", n)
-}
+func configurations(n int) string { return number.Count(n, "configuration") }
 
 // roughly formats an estimated duration, such as 12s, 8m or 1h40m.
 func roughly(d time.Duration) string {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -193,8 +194,6 @@ func (o *clusterOptions) check(cmd *cobra.Command) error {
 	switch {
 	case o.events == "":
 		return cli.Usagef("--events is missing: expected a file")
-	case o.events == "-" && o.inventory == "-":
-		return cli.Usagef("standard input (-) can be used for one file only")
 	case len(o.schedulers) == 0:
 		return cli.Usagef("--scheduler is empty: expected one or more of %s", strings.Join(online.Names(), ", "))
 	case o.traceOut != "" && len(o.schedulers) > 1:
@@ -232,7 +231,7 @@ func (o *clusterOptions) check(cmd *cobra.Command) error {
 	if err := o.dilu.Validate(); err != nil {
 		return cli.Usagef("--%w", err) // err begins with the name of the parameter, which is also that of its flag
 	}
-	return nil
+	return cli.CheckStdin(o.events, o.inventory)
 }
 
 // devices returns the GPUs of the cluster. The GPUs of a node are adjacent.
@@ -280,22 +279,20 @@ func tracer(b *bytes.Buffer, devices []plan.Device) func(events.Event, online.De
 // table returns a header, and a row for each result. For csv, the columns have the names of the JSON fields, except that
 // decision_us.mean is decision_mean_us, and decision_us.p99 is decision_p99_us.
 func (o *clusterOptions) table(results []cluster.Result) [][]string {
-	if o.env.Output == "csv" {
-		n := csvfile.Format
-		rows := [][]string{{"scheduler", "gpus", "gpus_peak", "gpu_seconds", "sm_fragmentation", "mem_fragmentation", "sm_allocated_peak", "placed",
-			"rejected", "decision_mean_us", "decision_p99_us"}}
-		for _, r := range results {
-			rows = append(rows, []string{r.Scheduler, fmt.Sprint(r.GPUs), fmt.Sprint(r.GPUsPeak), n(r.GPUSeconds), n(r.SMFragmentation),
-				n(r.MemFragmentation), n(r.AllocatedPeak), fmt.Sprint(r.Placed), fmt.Sprint(r.Rejected), n(r.Decision.Mean), n(r.Decision.P99)})
+	count, n := strconv.Itoa, csvfile.Format
+	return cli.Rows(results, func(r cluster.Result) []cli.Cell {
+		if o.env.Output == "csv" {
+			return []cli.Cell{{"scheduler", r.Scheduler}, {"gpus", count(r.GPUs)}, {"gpus_peak", count(r.GPUsPeak)},
+				{"gpu_seconds", n(r.GPUSeconds)}, {"sm_fragmentation", n(r.SMFragmentation)},
+				{"mem_fragmentation", n(r.MemFragmentation)}, {"sm_allocated_peak", n(r.AllocatedPeak)},
+				{"placed", count(r.Placed)}, {"rejected", count(r.Rejected)},
+				{"decision_mean_us", n(r.Decision.Mean)}, {"decision_p99_us", n(r.Decision.P99)}}
 		}
-		return rows
-	}
-	rows := [][]string{{"SCHEDULER", "GPUS", "PEAK", "GPU SECONDS", "SM FRAGMENTATION", "MEM FRAGMENTATION", "SM ALLOCATED", "PLACED", "REJECTED",
-		"MEAN µs", "P99 µs"}}
-	for _, r := range results {
-		rows = append(rows, []string{r.Scheduler, fmt.Sprint(r.GPUs), fmt.Sprint(r.GPUsPeak), number.Fixed(r.GPUSeconds, 0),
-			number.Percent(r.SMFragmentation, 1), number.Percent(r.MemFragmentation, 1), number.Percent(r.AllocatedPeak, 1), fmt.Sprint(r.Placed),
-			fmt.Sprint(r.Rejected), number.Fixed(r.Decision.Mean, 2), number.Fixed(r.Decision.P99, 2)})
-	}
-	return rows
+		return []cli.Cell{{"SCHEDULER", r.Scheduler}, {"GPUS", count(r.GPUs)}, {"PEAK", count(r.GPUsPeak)},
+			{"GPU SECONDS", number.Fixed(r.GPUSeconds, 0)}, {"SM FRAGMENTATION", number.Percent(r.SMFragmentation, 1)},
+			{"MEM FRAGMENTATION", number.Percent(r.MemFragmentation, 1)},
+			{"SM ALLOCATED", number.Percent(r.AllocatedPeak, 1)}, {"PLACED", count(r.Placed)},
+			{"REJECTED", count(r.Rejected)}, {"MEAN µs", number.Fixed(r.Decision.Mean, 2)},
+			{"P99 µs", number.Fixed(r.Decision.P99, 2)}}
+	})
 }

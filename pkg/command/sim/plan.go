@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -248,17 +249,9 @@ func (o *planOptions) nameModels(cmd *cobra.Command, p *plan.Plan) error {
 
 func (o *planOptions) check(cmd *cobra.Command, path string) error {
 	given := cmd.Flags().Changed
-	stdin := 0
-	for _, name := range []string{path, o.profile, o.demand, o.functions, o.inventory, o.trace} {
-		if name == "-" {
-			stdin++
-		}
-	}
 	switch {
 	case o.profile == "":
 		return cli.Fail(cli.ExitUsage, "give the profile from which the plan was made", errors.New("--profile is missing: expected a file"))
-	case stdin > 1:
-		return cli.Usagef("standard input (-) can be used for one file only")
 	case o.trace != "" && (given("pattern") || given("cv") || given("duration")):
 		return cli.Usagef("--trace contains the times of requests: it cannot be used with --pattern, --cv or --duration")
 	case given("cv") && o.Shape != "gamma":
@@ -274,7 +267,7 @@ func (o *planOptions) check(cmd *cobra.Command, path string) error {
 		return cli.Usagef("%w", err)
 	}
 	_, err := o.introspective()
-	return err
+	return cmp.Or(err, cli.CheckStdin(path, o.profile, o.demand, o.functions, o.inventory, o.trace))
 }
 
 // introspective returns the parameters of --set.

@@ -247,11 +247,10 @@ func summary(r *sim.Result) [][2]string {
 // fields.
 func functionRows(r *sim.Result) [][]string {
 	n := csvfile.Format
-	rows := [][]string{{"function", "invocations", "mean_ms", "p99_ms", "variance", "service_ms"}}
-	for _, f := range r.Functions {
-		rows = append(rows, []string{f.Function, integer(f.Invocations), n(f.MeanMS), n(f.P99MS), n(f.Variance), n(f.ServiceMS)})
-	}
-	return rows
+	return cli.Rows(r.Functions, func(f sim.FunctionResult) []cli.Cell {
+		return []cli.Cell{{"function", f.Function}, {"invocations", integer(f.Invocations)}, {"mean_ms", n(f.MeanMS)},
+			{"p99_ms", n(f.P99MS)}, {"variance", n(f.Variance)}, {"service_ms", n(f.ServiceMS)}}
+	})
 }
 
 // human formats milliseconds for people.

@@ -175,8 +175,6 @@ func (o *scaleOptions) check() error {
 		return cli.Usagef("--max-batch %d: expected 1 or more", o.maxBatch)
 	case o.slo < 0:
 		return cli.Usagef("--slo %v: expected 0 or more", o.slo)
-	case o.rps == "-" && o.profile == "-":
-		return cli.Usagef("standard input (-) can be used for one file only")
 	}
 	o.kind, _ = scale.KindOf(o.scaler)
 	if !o.kind.Estimates && o.estimator != "last" {
@@ -196,7 +194,7 @@ func (o *scaleOptions) check() error {
 	if _, err := scale.NewEstimator(o.estimator, o.settings.Estimate); err != nil {
 		return cli.Usagef("--set %w", err)
 	}
-	return nil
+	return cli.CheckStdin(o.rps, o.profile)
 }
 
 // setParameter stores one key=value of --set.
@@ -249,7 +247,7 @@ func (o *scaleOptions) loadRows() ([]profile.Row, error) {
 		return nil, cli.Fail(cli.ExitFailure, "state the largest batch with --max-batch", fmt.Errorf("%s: all configurations of %s have a batch above %d", o.profile, csvfile.Quote(o.function), o.maxBatch))
 	}
 	if len(reachable) < len(rows) {
-		o.env.Notef("note: %d of %s of %s not used, because of a batch above %d (--max-batch)", len(rows)-len(reachable), cli.Count(len(rows), "row"), o.function, o.maxBatch)
+		o.env.Notef("note: %d of %s of %s not used, because of a batch above %d (--max-batch)", len(rows)-len(reachable), number.Count(len(rows), "row"), o.function, o.maxBatch)
 	}
 	return reachable, nil
 }

@@ -70,8 +70,6 @@ func (o *workload) check() error {
 		return cli.Usagef("--functions is missing: expected a file")
 	case o.trace == "":
 		return cli.Fail(cli.ExitUsage, "generate one with gfaas-sim generate", errors.New("--trace is missing: expected a file"))
-	case o.functions == "-" && o.trace == "-":
-		return cli.Usagef("standard input (-) can be used for one file only")
 	case o.gpus < 1 || o.gpus > maxGPUs:
 		return cli.Usagef("--gpus %d is out of range, expected 1 to %d", o.gpus, maxGPUs)
 	case o.concurrency < 1 || o.concurrency > maxConcurrency:
@@ -85,7 +83,7 @@ func (o *workload) check() error {
 	case o.mem < 0 || o.mem == 0 && o.flagSet.Changed("gpu-mem"):
 		return cli.Usagef("--gpu-mem %s: expected more than 0, like 16GiB", o.mem)
 	}
-	return nil
+	return cli.CheckStdin(o.functions, o.trace)
 }
 
 // ignored returns the given flags that have no effect under any of the policies.

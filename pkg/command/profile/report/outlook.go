@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/page"
 	"github.com/gfaas/gfaas/pkg/command/picture"
 	"github.com/gfaas/gfaas/pkg/lists"
@@ -176,7 +175,7 @@ func (o Outlook) view() outlookView {
 	}
 	layouts := picture.Layouts(last)
 	for _, layout := range layouts[:min(pictures, len(layouts))] {
-		v.Pictures = append(v.Pictures, pictureView{template.HTML(picture.GPU(last, layout.GPU, gpuSide)), layout.Count, cli.Count(last.GPUsUsed, "GPU")})
+		v.Pictures = append(v.Pictures, pictureView{template.HTML(picture.GPU(last, layout.GPU, gpuSide)), layout.Count, number.Count(last.GPUsUsed, "GPU")})
 	}
 	return v
 }
