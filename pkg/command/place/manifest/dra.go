@@ -17,51 +17,6 @@ import (
 // consumable capacities.
 const DefaultClass = "hami-core-gpu.project-hami.io"
 
-// claimTemplate makes a resource claim for each pod (resource.k8s.io/v1).
-type claimTemplate struct {
-	APIVersion string `yaml:"apiVersion"`
-	Kind       string `yaml:"kind"`
-	Metadata   meta   `yaml:"metadata"`
-	Spec       struct {
-		Spec struct {
-			Devices deviceClaim `yaml:"devices"`
-		} `yaml:"spec"`
-	} `yaml:"spec"`
-}
-
-type deviceClaim struct {
-	Requests    []deviceRequest `yaml:"requests"`
-	Constraints []constraint    `yaml:"constraints,omitempty"`
-}
-
-type deviceRequest struct {
-	Name    string  `yaml:"name"`
-	Exactly exactly `yaml:"exactly"`
-}
-
-type exactly struct {
-	DeviceClassName string     `yaml:"deviceClassName"`
-	AllocationMode  string     `yaml:"allocationMode"`
-	Count           int        `yaml:"count"`
-	Selectors       []selector `yaml:"selectors,omitempty"`
-	Capacity        capacity   `yaml:"capacity"`
-}
-
-type selector struct {
-	CEL struct {
-		Expression string `yaml:"expression"`
-	} `yaml:"cel"`
-}
-
-type capacity struct {
-	Requests map[string]string `yaml:"requests"`
-}
-
-type constraint struct {
-	Requests          []string `yaml:"requests,flow"`
-	DistinctAttribute string   `yaml:"distinctAttribute"`
-}
-
 var draKind = Kind{
 	Name: "dra", Help: "Write a plan for Kubernetes with dynamic resource allocation",
 	Long: `Write Kubernetes manifests for dynamic resource allocation (DRA, resource.k8s.io/v1).
@@ -89,10 +44,8 @@ func DRA(p plan.Plan, o Options) (Manifest, error) {
 	}
 	docs := services(list)
 	for _, w := range list {
-		d := newDeployment(w, o.Inventory != nil)
-		pod := &d.Spec.Template.Spec
-		pod.ResourceClaims = []podClaim{{"gpu", w.name}}
-		pod.Containers[0].Resources.Claims = []claimName{{"gpu"}}
+		d := newDeployment(w, o.Inventory != nil, object{"claims": []object{{"name": "gpu"}}}, nil,
+			object{"resourceClaims": []object{{"name": "gpu", "resourceClaimTemplateName": w.name}}})
 		docs = append(docs, document{value: newClaim(w, o)}, document{value: d})
 	}
 	text, err := write(docs)
@@ -103,25 +56,23 @@ func DRA(p plan.Plan, o Options) (Manifest, error) {
 	return Manifest{text, warnings}, err
 }
 
-func newClaim(w *workload, o Options) claimTemplate {
-	t := claimTemplate{APIVersion: "resource.k8s.io/v1", Kind: "ResourceClaimTemplate",
-		Metadata: meta{Name: w.name, Labels: map[string]string{labelName: w.group, labelInstance: w.name, labelManager: manager}}}
-	r := deviceRequest{Name: "gpu", Exactly: exactly{
-		DeviceClassName: o.Class, AllocationMode: "ExactCount", Count: len(w.gpus),
-		Capacity: capacity{map[string]string{"cores": strconv.Itoa(w.cores)}},
-	}}
+// newClaim returns a template from which Kubernetes makes a resource claim for each pod (resource.k8s.io/v1).
+func newClaim(w *workload, o Options) object {
+	capacity := object{"cores": strconv.Itoa(w.cores)}
 	if w.mem > 0 {
-		r.Exactly.Capacity.Requests["memory"] = fmt.Sprintf("%dMi", w.mem)
+		capacity["memory"] = fmt.Sprintf("%dMi", w.mem)
 	}
+	exactly := object{"deviceClassName": o.Class, "allocationMode": "ExactCount", "count": len(w.gpus),
+		"capacity": object{"requests": capacity}}
 	if len(w.uuids) == len(w.gpus) {
-		var s selector
-		s.CEL.Expression = fmt.Sprintf("device.attributes[%q].uuid in [%s]", o.Class, strings.Join(lists.Map(w.uuids, strconv.Quote), ", "))
-		r.Exactly.Selectors = []selector{s}
+		expression := fmt.Sprintf("device.attributes[%q].uuid in [%s]", o.Class, strings.Join(lists.Map(w.uuids, strconv.Quote), ", "))
+		exactly["selectors"] = []object{{"cel": object{"expression": expression}}}
 	}
-	devices := &t.Spec.Spec.Devices
-	devices.Requests = []deviceRequest{r}
+	devices := object{"requests": []object{{"name": "gpu", "exactly": exactly}}}
 	if len(w.gpus) > 1 {
-		devices.Constraints = []constraint{{[]string{"gpu"}, o.Class + "/uuid"}}
+		devices["constraints"] = []object{{"requests": []string{"gpu"}, "distinctAttribute": o.Class + "/uuid"}}
 	}
-	return t
+	labels := object{labelName: w.group, labelInstance: w.name, labelManager: manager}
+	return object{"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
+		"metadata": object{"name": w.name, "labels": labels}, "spec": object{"spec": object{"devices": devices}}}
 }

@@ -51,23 +51,18 @@ func HAMi(p plan.Plan, o Options) (Manifest, error) {
 	return Manifest{text, warnings}, err
 }
 
-func hamiDeployment(w *workload, pinned bool) deployment {
-	d := newDeployment(w, pinned)
-	limits := map[string]string{
-		"nvidia.com/gpu":      strconv.Itoa(len(w.gpus)),
-		"nvidia.com/gpucores": strconv.Itoa(w.cores),
-	}
+func hamiDeployment(w *workload, pinned bool) object {
+	limits := object{"nvidia.com/gpu": strconv.Itoa(len(w.gpus)), "nvidia.com/gpucores": strconv.Itoa(w.cores)}
 	if w.mem > 0 {
 		limits["nvidia.com/gpumem"] = strconv.FormatInt(w.mem, 10)
 	}
-	pod := &d.Spec.Template
-	pod.Spec.Containers[0].Resources.Limits = limits
+	var annotations object
 	switch {
 	case !pinned:
 	case len(w.uuids) == len(w.gpus):
-		pod.Metadata.Annotations = map[string]string{"nvidia.com/use-gpuuuid": strings.Join(w.uuids, ",")}
+		annotations = object{"nvidia.com/use-gpuuuid": strings.Join(w.uuids, ",")}
 	default:
-		pod.Metadata.Annotations = map[string]string{"nvidia.com/use-gpuindexes": strings.Join(lists.Map(w.gpus, strconv.Itoa), ",")}
+		annotations = object{"nvidia.com/use-gpuindexes": strings.Join(lists.Map(w.gpus, strconv.Itoa), ",")}
 	}
-	return d
+	return newDeployment(w, pinned, object{"limits": limits}, annotations, nil)
 }

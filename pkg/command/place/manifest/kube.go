@@ -9,93 +9,6 @@ import (
 	"github.com/gfaas/gfaas/pkg/lists"
 )
 
-// meta is the metadata of a Kubernetes object.
-type meta struct {
-	Name        string            `yaml:"name,omitempty"`
-	Labels      map[string]string `yaml:"labels,omitempty"`
-	Annotations map[string]string `yaml:"annotations,omitempty"`
-}
-
-// deployment keeps one pod of one instance running.
-type deployment struct {
-	APIVersion string         `yaml:"apiVersion"`
-	Kind       string         `yaml:"kind"`
-	Metadata   meta           `yaml:"metadata"`
-	Spec       deploymentSpec `yaml:"spec"`
-}
-
-type deploymentSpec struct {
-	Replicas int               `yaml:"replicas"`
-	Strategy map[string]string `yaml:"strategy,flow"`
-	Selector labelSelector     `yaml:"selector"`
-	Template podTemplate       `yaml:"template"`
-}
-
-type labelSelector struct {
-	MatchLabels map[string]string `yaml:"matchLabels"`
-}
-
-type podTemplate struct {
-	Metadata meta    `yaml:"metadata"`
-	Spec     podSpec `yaml:"spec"`
-}
-
-type podSpec struct {
-	NodeSelector   map[string]string `yaml:"nodeSelector,omitempty"`
-	Containers     []container       `yaml:"containers"`
-	ResourceClaims []podClaim        `yaml:"resourceClaims,omitempty"`
-}
-
-type container struct {
-	Name      string          `yaml:"name"`
-	Image     string          `yaml:"image"`
-	Command   []string        `yaml:"command,omitempty,flow"`
-	Env       []envVar        `yaml:"env"`
-	Ports     []containerPort `yaml:"ports"`
-	Resources resources       `yaml:"resources"`
-}
-
-type envVar struct {
-	Name  string `yaml:"name"`
-	Value string `yaml:"value"`
-}
-
-type containerPort struct {
-	Name          string `yaml:"name"`
-	ContainerPort int    `yaml:"containerPort"`
-}
-
-type resources struct {
-	Limits map[string]string `yaml:"limits,omitempty"`
-	Claims []claimName       `yaml:"claims,omitempty"`
-}
-
-type claimName struct {
-	Name string `yaml:"name"`
-}
-
-type podClaim struct {
-	Name                      string `yaml:"name"`
-	ResourceClaimTemplateName string `yaml:"resourceClaimTemplateName"`
-}
-
-// kubeService distributes a function's requests over its instances.
-type kubeService struct {
-	APIVersion string `yaml:"apiVersion"`
-	Kind       string `yaml:"kind"`
-	Metadata   meta   `yaml:"metadata"`
-	Spec       struct {
-		Selector map[string]string `yaml:"selector"`
-		Ports    []servicePort     `yaml:"ports"`
-	} `yaml:"spec"`
-}
-
-type servicePort struct {
-	Name       string `yaml:"name"`
-	Port       int    `yaml:"port"`
-	TargetPort string `yaml:"targetPort"`
-}
-
 const (
 	labelName     = "app.kubernetes.io/name"
 	labelInstance = "app.kubernetes.io/instance"
@@ -104,38 +17,45 @@ const (
 	hostLabel     = "kubernetes.io/hostname"
 )
 
-// newDeployment returns a Deployment of one instance. It recreates pods instead of rolling updates,
-// because an instance must free its part of the GPU before its replacement starts.
-func newDeployment(w *workload, pinned bool) deployment {
-	own := map[string]string{labelName: w.group, labelInstance: w.name}
-	all := maps.Clone(own)
-	all[labelManager] = manager
-	notes := map[string]string{"gfaas/instance": w.ID, "gfaas/function": w.Function, "gfaas/slice": w.slice()}
-	d := deployment{APIVersion: "apps/v1", Kind: "Deployment", Metadata: meta{Name: w.name, Labels: all, Annotations: notes}}
-	d.Spec.Replicas = 1
-	d.Spec.Strategy = map[string]string{"type": "Recreate"}
-	d.Spec.Selector.MatchLabels = own
-	d.Spec.Template.Metadata = meta{Labels: all}
-	c := container{
-		Name: "function", Image: w.fn.Image, Command: lists.Map(w.fn.Command, kubeLiteral),
-		Ports: []containerPort{{Name: "http", ContainerPort: w.fn.Port}},
+// object is a part of a manifest. The encoder sorts its keys.
+type object = map[string]any
+
+// newDeployment returns a Deployment of one instance, whose container has the given resources. It recreates
+// pods instead of rolling updates, because an instance must free its part of the GPU before its replacement
+// starts. The pod has further annotations and fields, which may be nil.
+func newDeployment(w *workload, pinned bool, resources, annotations, fields object) object {
+	own := object{labelName: w.group, labelInstance: w.name}
+	all := object{labelName: w.group, labelInstance: w.name, labelManager: manager}
+	variables := map[string]string{}
+	maps.Copy(variables, w.fn.Env)
+	variables["PORT"] = strconv.Itoa(w.fn.Port)
+	env := lists.Map(slices.Sorted(maps.Keys(variables)), func(name string) object {
+		return object{"name": name, "value": kubeLiteral(variables[name])}
+	})
+	container := object{"name": "function", "image": w.fn.Image, "env": env, "resources": resources,
+		"ports": []object{{"name": "http", "containerPort": w.fn.Port}}}
+	if len(w.fn.Command) > 0 {
+		container["command"] = lists.Map(w.fn.Command, kubeLiteral)
 	}
-	env := map[string]string{}
-	maps.Copy(env, w.fn.Env)
-	env["PORT"] = strconv.Itoa(w.fn.Port)
-	for _, name := range slices.Sorted(maps.Keys(env)) {
-		c.Env = append(c.Env, envVar{name, kubeLiteral(env[name])})
-	}
-	d.Spec.Template.Spec.Containers = []container{c}
+	pod := object{"containers": []object{container}}
+	maps.Copy(pod, fields)
 	if pinned {
-		d.Spec.Template.Spec.NodeSelector = map[string]string{hostLabel: w.node}
+		pod["nodeSelector"] = object{hostLabel: w.node}
 	}
-	return d
+	template := object{"labels": all}
+	if annotations != nil {
+		template["annotations"] = annotations
+	}
+	return object{"apiVersion": "apps/v1", "kind": "Deployment",
+		"metadata": object{"name": w.name, "labels": all,
+			"annotations": object{"gfaas/instance": w.ID, "gfaas/function": w.Function, "gfaas/slice": w.slice()}},
+		"spec": object{"replicas": 1, "strategy": object{"type": "Recreate"}, "selector": object{"matchLabels": own},
+			"template": object{"metadata": template, "spec": pod}}}
 }
 
-// services returns a Service for each function, in the order of their first instances.
-func services(list []*workload) []document {
-	var docs []document
+// services returns a Service for each function, in the order of their first instances. It distributes the
+// requests of the function over its instances.
+func services(list []*workload) (docs []document) {
 	seen := map[string]bool{}
 	for _, w := range list {
 		name := w.group
@@ -143,10 +63,10 @@ func services(list []*workload) []document {
 			continue
 		}
 		seen[name] = true
-		s := kubeService{APIVersion: "v1", Kind: "Service", Metadata: meta{Name: name, Labels: map[string]string{labelName: name, labelManager: manager}}}
-		s.Spec.Selector = map[string]string{labelName: name, labelManager: manager}
-		s.Spec.Ports = []servicePort{{Name: "http", Port: 80, TargetPort: "http"}}
-		docs = append(docs, document{value: s})
+		labels := object{labelName: name, labelManager: manager}
+		docs = append(docs, document{value: object{"apiVersion": "v1", "kind": "Service",
+			"metadata": object{"name": name, "labels": labels},
+			"spec":     object{"selector": labels, "ports": []object{{"name": "http", "port": 80, "targetPort": "http"}}}}})
 	}
 	return docs
 }
