@@ -17,81 +17,6 @@ import (
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
-// project is a Compose file or a stack file.
-type project struct {
-	Version  string             `yaml:"version,omitempty"` // for stacks; Docker before 2024 needs it
-	Name     string             `yaml:"name,omitempty"`
-	Services map[string]service `yaml:"services"`
-	Networks map[string]netspec `yaml:"networks,omitempty"`
-}
-
-type service struct {
-	Image       string             `yaml:"image"`
-	User        string             `yaml:"user"`
-	Entrypoint  []string           `yaml:"entrypoint,omitempty,flow"`
-	Environment map[string]string  `yaml:"environment"`
-	Ports       []string           `yaml:"ports,omitempty,flow"`
-	IPC         string             `yaml:"ipc,omitempty"`
-	ReadOnly    bool               `yaml:"read_only,omitempty"`
-	CapDrop     []string           `yaml:"cap_drop,flow"`
-	SecurityOpt []string           `yaml:"security_opt,omitempty,flow"`
-	PidsLimit   int                `yaml:"pids_limit,omitempty"`
-	Volumes     []mount            `yaml:"volumes"`
-	Networks    map[string]network `yaml:"networks"`
-	Restart     string             `yaml:"restart,omitempty"`
-	Labels      map[string]string  `yaml:"labels"`
-	Deploy      *deploy            `yaml:"deploy,omitempty"`
-}
-
-type network struct {
-	Aliases []string `yaml:"aliases,flow"`
-}
-
-// netspec is a top-level network.
-type netspec struct {
-	Driver     string `yaml:"driver,omitempty"`
-	Attachable bool   `yaml:"attachable,omitempty"`
-	External   bool   `yaml:"external,omitempty"`
-	Name       string `yaml:"name,omitempty"`
-}
-
-type deploy struct {
-	Replicas      int                `yaml:"replicas,omitempty"`
-	Placement     *constraints       `yaml:"placement,omitempty"`
-	RestartPolicy *restartPolicy     `yaml:"restart_policy,omitempty"`
-	Resources     containerResources `yaml:"resources,omitempty"`
-}
-
-type constraints struct {
-	Constraints []string `yaml:"constraints,flow"`
-}
-
-type restartPolicy struct {
-	Condition string `yaml:"condition"`
-}
-
-type containerResources struct {
-	Limits       *hostLimits   `yaml:"limits,omitempty"`
-	Reservations *reservations `yaml:"reservations,omitempty"`
-}
-
-type hostLimits struct {
-	CPUs   string `yaml:"cpus,omitempty"`
-	Memory string `yaml:"memory,omitempty"`
-	Pids   int    `yaml:"pids,omitempty"`
-}
-
-type reservations struct {
-	Devices          []reservation     `yaml:"devices,omitempty"`
-	GenericResources []genericResource `yaml:"generic_resources,omitempty"`
-}
-
-type reservation struct {
-	Driver       string   `yaml:"driver"`
-	DeviceIDs    []string `yaml:"device_ids,flow"`
-	Capabilities []string `yaml:"capabilities,flow"`
-}
-
 var composeKind = Kind{
 	Name: "compose", Help: "Write a plan for one node as a Compose file",
 	Long: `Write a Compose file in which each instance is a service. The container of a service has
@@ -137,14 +62,15 @@ func Compose(p plan.Plan, o Options) (Manifest, error) {
 	if err := o.sign(p, list); err != nil {
 		return Manifest{}, err
 	}
-	file := project{Name: "gfaas", Services: map[string]service{}}
-	if o.Compose == 1 {
-		file.Name = ""
-	}
+	services := object{}
 	for _, w := range list {
-		if file.Services[w.name], err = composeService(w, o); err != nil {
+		if services[w.name], err = composeService(w, o); err != nil {
 			return Manifest{}, err
 		}
+	}
+	file := object{"services": services}
+	if o.Compose != 1 {
+		file["name"] = "gfaas"
 	}
 	head := "gfaas register registers the slices with the token daemon of the node, and writes the settings of this file to .env."
 	if o.Signer != nil {
@@ -187,58 +113,68 @@ func oneNode(p plan.Plan, requested string) (node string, others []string, err e
 	return requested, slices.DeleteFunc(nodes, func(n string) bool { return n == requested }), nil
 }
 
-func composeService(w *workload, o Options) (service, error) {
+func composeService(w *workload, o Options) (object, error) {
 	s, g, err := newService(w, o.Simulated)
 	if err != nil {
-		return s, err
+		return nil, err
 	}
-	s.Ports = []string{"127.0.0.1::" + strconv.Itoa(w.fn.Port)} // any free port
-	s.SecurityOpt = []string{"no-new-privileges:true"}
-	s.Restart = cmp.Or(w.fn.Restart, function.DefaultRestart)
-	for i := range s.Volumes {
-		if s.Volumes[i].Type == "bind" && o.Compose != 1 { // version 1 never creates missing folders for bind mounts
-			s.Volumes[i].Bind = &bindMount{CreateHostPath: false}
+	s["ports"] = []string{"127.0.0.1::" + strconv.Itoa(w.fn.Port)} // any free port
+	s["security_opt"] = []string{"no-new-privileges:true"}
+	s["restart"] = cmp.Or(w.fn.Restart, function.DefaultRestart)
+	for _, m := range g.mounts {
+		if m["type"] == "bind" && o.Compose != 1 { // version 1 never creates missing folders for bind mounts
+			m["bind"] = object{"create_host_path": false}
 		}
 	}
 	if g.mps {
-		s.IPC = "host"
+		s["ipc"] = "host"
 	}
-	s.Deploy = &deploy{Resources: containerResources{Limits: w.hostLimits()}}
-	if limits := s.Deploy.Resources.Limits; o.Compose == 1 {
-		s.PidsLimit, limits.Pids = limits.Pids, 0
-		if *limits == (hostLimits{}) {
-			s.Deploy.Resources.Limits = nil
-		}
+	limits, resources := w.hostLimits(), object{}
+	if o.Compose == 1 {
+		s["pids_limit"] = limits["pids"]
+		delete(limits, "pids")
+	}
+	if len(limits) > 0 {
+		resources["limits"] = limits
 	}
 	if !o.Simulated {
-		s.Deploy.Resources.Reservations = &reservations{Devices: []reservation{{"nvidia", w.devices(), []string{"gpu", "compute", "utility"}}}}
+		resources["reservations"] = object{"devices": []object{
+			{"driver": "nvidia", "device_ids": w.devices(), "capabilities": []string{"gpu", "compute", "utility"}}}}
+	}
+	if len(resources) > 0 {
+		s["deploy"] = object{"resources": resources}
 	}
 	return s, nil
 }
 
 // newService returns the parts of a service that are the same for Compose and for a swarm.
-func newService(w *workload, simulated bool) (service, guest, error) {
+func newService(w *workload, simulated bool) (object, guest, error) {
 	g, err := newGuest(w, simulated)
 	if err != nil {
-		return service{}, g, err
+		return nil, g, err
 	}
-	s := service{
-		Image: literal(w.fn.Image), User: user, Entrypoint: lists.Map(w.fn.Command, literal), Environment: g.env, Volumes: g.mounts,
-		CapDrop: []string{"ALL"}, ReadOnly: w.fn.ReadOnly,
-		Networks: map[string]network{"default": {Aliases: []string{w.group}}}, Labels: w.labels(),
+	s := object{
+		"image": literal(w.fn.Image), "user": user, "environment": g.env, "volumes": g.mounts, "cap_drop": []string{"ALL"},
+		"networks": object{"default": object{"aliases": []string{w.group}}}, "labels": w.labels(),
+	}
+	if len(w.fn.Command) > 0 {
+		s["entrypoint"] = lists.Map(w.fn.Command, literal)
+	}
+	if w.fn.ReadOnly {
+		s["read_only"] = true
 	}
 	return s, g, nil
 }
 
 // hostLimits returns the container's limits of host resources.
-func (w *workload) hostLimits() *hostLimits {
+func (w *workload) hostLimits() object {
 	l := w.fn.Limits
-	out := &hostLimits{Pids: cmp.Or(l.Pids, instance.DefaultPids)}
+	out := object{"pids": cmp.Or(l.Pids, instance.DefaultPids)}
 	if l.CPUs > 0 {
-		out.CPUs = csvfile.Format(l.CPUs)
+		out["cpus"] = csvfile.Format(l.CPUs)
 	}
 	if l.Memory > 0 {
-		out.Memory = strconv.FormatInt(int64(l.Memory), 10) + "b"
+		out["memory"] = strconv.FormatInt(int64(l.Memory), 10) + "b"
 	}
 	return out
 }

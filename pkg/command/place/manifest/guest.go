@@ -31,26 +31,12 @@ const (
 	insideDevice = preload.InsideDevice // files of the simulated GPU
 )
 
-// mount is a folder or file of the machine. If it is missing, the container must not start,
-// because Docker would create a folder owned by root in its place.
-type mount struct {
-	Type     string     `yaml:"type"`
-	Source   string     `yaml:"source,omitempty"`
-	Target   string     `yaml:"target"`
-	ReadOnly bool       `yaml:"read_only,omitempty"`
-	Bind     *bindMount `yaml:"bind,omitempty"`
-}
-
-type bindMount struct {
-	CreateHostPath bool `yaml:"create_host_path"`
-}
-
 // guest holds the settings of an instance's container with which the machine's token daemon enforces
 // its slice. They are those of gfaas's own Docker runtime, which also knows the image's environment.
 type guest struct {
 	env    map[string]string
-	mounts []mount
-	mps    bool // the container needs access to MPS, for its share of the SMs
+	mounts []object // folders and files of the machine
+	mps    bool     // the container needs access to MPS, for its share of the SMs
 }
 
 func newGuest(w *workload, simulated bool) (guest, error) {
@@ -84,23 +70,20 @@ func newGuest(w *workload, simulated bool) (guest, error) {
 		}
 		grant.GPU = append(grant.GPU, name)
 	}
-	g := guest{env: own, mounts: []mount{
-		{Type: "bind", Source: socketDir, Target: preload.InsideSocket, ReadOnly: true},
-		{Type: "bind", Source: libs + "/" + preload.HookFile, Target: preload.InsideHook, ReadOnly: true},
+	g := guest{env: own, mounts: []object{
+		readOnly(socketDir, preload.InsideSocket), readOnly(libs+"/"+preload.HookFile, preload.InsideHook),
 	}}
 	switch g.mps = !simulated && w.SMPct < 100; {
 	case simulated:
 		own["GFAAS_SIM_DIR"], own["GFAAS_SIM_GPU"] = insideDevice, simGPU
-		g.mounts = append(g.mounts,
-			mount{Type: "bind", Source: libs + "/sim", Target: preload.InsideSim, ReadOnly: true},
-			mount{Type: "bind", Source: simDir, Target: insideDevice})
+		g.mounts = append(g.mounts, readOnly(libs+"/sim", preload.InsideSim), bind(simDir, insideDevice))
 	case g.mps:
 		grant.MPSPipeDir = insideMPS
-		g.mounts = append(g.mounts, mount{Type: "bind", Source: mpsDir, Target: insideMPS})
+		g.mounts = append(g.mounts, bind(mpsDir, insideMPS))
 	}
-	g.mounts = append(g.mounts, mount{Type: "bind", Source: socketDir + "/" + preload.PreloadFile, Target: preload.InsidePreload, ReadOnly: true})
+	g.mounts = append(g.mounts, readOnly(socketDir+"/"+preload.PreloadFile, preload.InsidePreload))
 	if w.fn.ReadOnly {
-		g.mounts = append(g.mounts, mount{Type: "tmpfs", Target: "/tmp"}) // counts as the container's memory
+		g.mounts = append(g.mounts, object{"type": "tmpfs", "target": "/tmp"}) // counts as the container's memory
 	}
 	slice, err := preload.Environ(grant)
 	if err != nil {
@@ -108,6 +91,19 @@ func newGuest(w *workload, simulated bool) (guest, error) {
 	}
 	maps.Copy(own, slice)
 	return g, nil
+}
+
+// bind returns a mount of a folder or a file of the machine. If it is missing, the container must not start,
+// because Docker would create a folder owned by root in its place.
+func bind(source, target string) object {
+	return object{"type": "bind", "source": source, "target": target}
+}
+
+// readOnly returns a bind mount that the container cannot change.
+func readOnly(source, target string) object {
+	m := bind(source, target)
+	m["read_only"] = true
+	return m
 }
 
 // literal escapes a text so that Compose substitutes no variables.

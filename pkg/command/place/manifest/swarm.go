@@ -7,18 +7,9 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/plan"
 )
-
-// genericResource is an amount of a resource that a swarm's node declares.
-type genericResource struct {
-	Discrete discreteResource `yaml:"discrete_resource_spec,flow"`
-}
-
-type discreteResource struct {
-	Kind  string `yaml:"kind"`
-	Value int    `yaml:"value"`
-}
 
 // gpuResource returns the name of a GPU's SM time among its node's resources, counted in percent.
 func gpuResource(index int) string { return "gfaas-gpu" + strconv.Itoa(index) }
@@ -77,16 +68,18 @@ func Swarm(p plan.Plan, o Options) (Manifest, error) {
 	if err := o.sign(p, list); err != nil {
 		return Manifest{}, err
 	}
-	network := netspec{Driver: "overlay", Attachable: true}
+	network := object{"driver": "overlay", "attachable": true}
 	if o.Network != "" {
-		network = netspec{External: true, Name: o.Network}
+		network = object{"external": true, "name": o.Network}
 	}
-	file := project{Version: "3.9", Services: map[string]service{}, Networks: map[string]netspec{"default": network}}
+	services := object{}
 	for _, w := range list {
-		if file.Services[w.name], err = swarmService(w, o); err != nil {
+		if services[w.name], err = swarmService(w, o); err != nil {
 			return Manifest{}, err
 		}
 	}
+	// Docker before 2024 needs the version.
+	file := object{"version": "3.9", "services": services, "networks": object{"default": network}}
 	head := "On each node, gfaas register registers the slices with the token daemon, and writes the settings of this file to .env."
 	if o.Signer != nil {
 		head = o.signedHead()
@@ -111,28 +104,27 @@ func Swarm(p plan.Plan, o Options) (Manifest, error) {
 	return Manifest{text, warnings}, err
 }
 
-func swarmService(w *workload, o Options) (service, error) {
+func swarmService(w *workload, o Options) (object, error) {
 	s, g, err := newService(w, o.Simulated)
 	if err != nil {
-		return s, err
+		return nil, err
 	}
 	if g.mps {
-		s.Volumes = append(s.Volumes, mount{Type: "bind", Source: "/dev/shm", Target: "/dev/shm"})
+		s["volumes"] = append(g.mounts, bind("/dev/shm", "/dev/shm"))
 	}
 	if !o.Simulated {
-		s.Environment["NVIDIA_VISIBLE_DEVICES"] = strings.Join(w.devices(), ",")
-		s.Environment["NVIDIA_DRIVER_CAPABILITIES"] = "compute,utility"
+		g.env["NVIDIA_VISIBLE_DEVICES"] = strings.Join(w.devices(), ",")
+		g.env["NVIDIA_DRIVER_CAPABILITIES"] = "compute,utility"
 	}
-	s.Deploy = &deploy{
-		Replicas: 1, Placement: &constraints{[]string{place(o.NodeLabel, w.node)}}, RestartPolicy: &restartPolicy{swarmRestart(w)},
-		Resources: containerResources{Limits: w.hostLimits()},
-	}
+	resources := object{"limits": w.hostLimits()}
 	if o.Reserve {
-		r := &reservations{}
-		for _, index := range w.gpus {
-			r.GenericResources = append(r.GenericResources, genericResource{discreteResource{gpuResource(index), w.cores}})
-		}
-		s.Deploy.Resources.Reservations = r
+		resources["reservations"] = object{"generic_resources": lists.Map(w.gpus, func(index int) object {
+			return object{"discrete_resource_spec": object{"kind": gpuResource(index), "value": w.cores}}
+		})}
+	}
+	s["deploy"] = object{
+		"replicas": 1, "placement": object{"constraints": []string{place(o.NodeLabel, w.node)}},
+		"restart_policy": object{"condition": swarmRestart(w)}, "resources": resources,
 	}
 	return s, nil
 }
