@@ -351,91 +351,50 @@ func (in Instance) fault(model string) fault {
 // WriteJSON writes the plan in the form that Read accepts. Equal plans give equal bytes. Each instance is on one
 // line, so that plans can be compared line by line.
 func (p Plan) WriteJSON(w io.Writer) error {
-	var b writer
-	b.printf("{\"version\":%d,\"algorithm\":%s,\"model\":%s,\n", p.Version, b.json(p.Algorithm), b.json(p.Model))
-	if p.Arrivals != "" {
-		b.printf(" \"arrivals\":%s,\n", b.json(p.Arrivals))
+	// The lists are copied because amounts of memory change, and so that empty ones are not null.
+	p.GPUs, p.Demand, p.Unplaced = append([]GPU{}, p.GPUs...), append([]Served{}, p.Demand...), append([]Unplaced{}, p.Unplaced...)
+	for i := range p.GPUs {
+		g := &p.GPUs[i]
+		g.Instances, g.Models = append([]Instance{}, g.Instances...), slices.Clone(g.Models)
+		for k := range g.Instances {
+			g.Instances[k].MemMiB = readable(g.Instances[k].MemMiB)
+		}
+		for k := range g.Models {
+			g.Models[k].MemMiB = readable(g.Models[k].MemMiB)
+		}
 	}
-	if p.Headroom != 0 {
-		b.printf(" \"headroom\":%s,\n", csvfile.Format(p.Headroom))
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(p); err != nil {
+		return fmt.Errorf("write plan: %w", err)
 	}
-	b.printf(" \"gpus_used\":%d,\"bound\":%d,\"bound_method\":%s,\n", p.GPUsUsed, p.Bound, b.json(p.BoundMethod))
-	b.printf(" \"gpus\":[")
-	for i, g := range p.GPUs {
-		b.separate(i, "\n  ")
-		b.writeGPU(g)
-	}
-	b.printf("],\n \"demand\":")
-	writeLines(&b, p.Demand, "\n  ")
-	b.printf(",\n \"unplaced\":")
-	writeLines(&b, p.Unplaced, "\n  ")
-	b.printf("}\n")
-	if b.err != nil {
-		return b.err
-	}
-	_, err := w.Write(b.text.Bytes())
+	_, err := w.Write(breakLines(text.Bytes()))
 	return err
 }
 
-// writer holds a plan as JSON text, and the first error.
-type writer struct {
-	text bytes.Buffer
-	err  error
-}
-
-func (b *writer) printf(format string, args ...any) { fmt.Fprintf(&b.text, format, args...) }
-
-func (b *writer) writeGPU(g GPU) {
-	g.Instances, g.Models = slices.Clone(g.Instances), slices.Clone(g.Models)
-	for i := range g.Instances {
-		g.Instances[i].MemMiB = readable(g.Instances[i].MemMiB)
+// breakLines puts each object in a list of a compact JSON text on a line of its own, indented by its depth.
+func breakLines(compact []byte) (out []byte) {
+	quoted, depth := false, 0
+	for i := 0; i < len(compact); i++ {
+		switch c := compact[i]; {
+		case quoted && c == '\\': // the next character does not end the string
+			out = append(out, c)
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '{':
+			if depth > 0 && compact[i-1] != ':' {
+				out = append(append(out, '\n'), strings.Repeat("  ", depth)...)
+			}
+			depth++
+		case c == '}':
+			depth--
+		}
+		out = append(out, compact[i])
 	}
-	for i := range g.Models {
-		g.Models[i].MemMiB = readable(g.Models[i].MemMiB)
-	}
-	b.printf(`{"node":%s,"index":%d,"mem_mib":%s`, b.json(g.Node), g.Index, b.json(g.MemMiB))
-	if g.Model != "" {
-		b.printf(`,"model":%s`, b.json(g.Model))
-	}
-	b.printf(`,"instances":`)
-	writeLines(b, g.Instances, "\n    ")
-	if len(g.Models) > 0 {
-		b.printf(",\n   \"models\":")
-		writeLines(b, g.Models, "\n    ")
-	}
-	if len(g.Schedule) > 0 {
-		b.printf(",\n   \"schedule\":")
-		writeLines(b, g.Schedule, "\n    ")
-	}
-	b.printf("}")
-}
-
-// writeLines writes a list whose elements each follow a line break and the indent.
-func writeLines[T any](b *writer, items []T, indent string) {
-	b.printf("[")
-	for i, item := range items {
-		b.separate(i, indent)
-		b.text.Write(b.json(item))
-	}
-	b.printf("]")
-}
-
-func (b *writer) separate(i int, indent string) {
-	if i > 0 {
-		b.printf(",")
-	}
-	b.printf("%s", indent)
-}
-
-// json returns the value as JSON on one line, without escaping < and &.
-func (b *writer) json(v any) []byte {
-	var line bytes.Buffer
-	enc := json.NewEncoder(&line)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil && b.err == nil {
-		b.err = fmt.Errorf("write plan: %w", err)
-	}
-	return bytes.TrimSuffix(line.Bytes(), []byte("\n"))
+	return out
 }
 
 // meets is the largest gap, in windows, between turns that are joined.
