@@ -2,7 +2,6 @@ package profile
 
 import (
 	"errors"
-	"slices"
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
@@ -21,40 +20,34 @@ func parseGates(texts, metrics []string) ([]gate.Gate, error) {
 // conclude prints warnings about uncertain findings and returns the error that follows from the others.
 // A finding that could not be judged takes precedence over a negative one.
 func conclude(env *cli.Env, all []gate.Finding) error {
-	type topic struct {
+	var messages []string
+	unknown := false
+	for _, topic := range []struct {
 		verdict gate.Verdict
 		subject gate.Subject
-	}
-	titles := map[topic]string{
-		{gate.Unknown, gate.FailIf}:          "a condition of --fail-if cannot be checked:",
-		{gate.Tripped, gate.FailIf}:          "a condition of --fail-if holds:",
-		{gate.Unknown, gate.BaselineSubject}: "the comparison with --baseline is not possible:",
-		{gate.Tripped, gate.BaselineSubject}: "the results are worse than --baseline:",
-	}
-	messages := map[gate.Verdict][]string{}
-	for _, v := range []gate.Verdict{gate.Unknown, gate.Tripped} {
-		for _, subject := range []gate.Subject{gate.FailIf, gate.BaselineSubject, gate.Search} {
-			lines := gate.Texts(all, subject, v)
-			switch {
-			case len(lines) == 0:
-			case subject == gate.Search:
-				messages[v] = append(messages[v], strings.Join(lines, "\n"))
-			default:
-				messages[v] = append(messages[v], titles[topic{v, subject}]+"\n  "+strings.Join(lines, "\n  "))
-			}
+		title   string
+	}{
+		{gate.Unknown, gate.FailIf, "a condition of --fail-if cannot be checked:"},
+		{gate.Unknown, gate.BaselineSubject, "the comparison with --baseline is not possible:"},
+		{gate.Tripped, gate.FailIf, "a condition of --fail-if holds:"},
+		{gate.Tripped, gate.BaselineSubject, "the results are worse than --baseline:"},
+	} {
+		if texts := gate.Texts(all, topic.subject, topic.verdict); len(texts) > 0 {
+			messages = append(messages, topic.title+"\n  "+strings.Join(texts, "\n  "))
+			unknown = unknown || topic.verdict == gate.Unknown
 		}
 	}
+	messages = append(messages, gate.Texts(all, gate.Search, gate.Tripped)...)
 	for _, subject := range []gate.Subject{gate.FailIf, gate.BaselineSubject} {
 		for _, text := range gate.Texts(all, subject, gate.Doubtful) {
 			env.Notef("warning: --%s: %s", subject, text)
 		}
 	}
-	lines := slices.Concat(messages[gate.Unknown], messages[gate.Tripped])
 	switch {
-	case len(messages[gate.Unknown]) > 0:
-		return errors.New(strings.Join(lines, "\n"))
-	case len(lines) > 0:
-		return cli.Fail(cli.ExitNo, "", errors.New(strings.Join(lines, "\n")))
+	case unknown:
+		return errors.New(strings.Join(messages, "\n"))
+	case len(messages) > 0:
+		return cli.Fail(cli.ExitNo, "", errors.New(strings.Join(messages, "\n")))
 	}
 	return nil
 }
