@@ -210,13 +210,7 @@ func noteIgnored[T any](file io.Reader, header []string, columns []Column[T], na
 
 // absent returns the names of the columns that the header lacks.
 func absent[T any](header []string, columns []Column[T]) []string {
-	var names []string
-	for _, c := range columns {
-		if !slices.Contains(header, c.Name) {
-			names = append(names, c.Name)
-		}
-	}
-	return names
+	return lists.Filter(Header(columns), func(name string) bool { return !slices.Contains(header, name) })
 }
 
 // Unique returns a fault for the second of two rows with the same key, with both line numbers. column is named in the
@@ -281,13 +275,7 @@ func checkWidth(record, header []string, name string, line int) error {
 }
 
 func required[T any](columns []Column[T]) string {
-	var names []string
-	for _, c := range columns {
-		if c.Required {
-			names = append(names, c.Name)
-		}
-	}
-	return strings.Join(names, ",")
+	return strings.Join(Header(lists.Filter(columns, func(c Column[T]) bool { return c.Required })), ",")
 }
 
 // syntaxFault converts the CSV reader's error to a Fault. It names the line on which the record begins, because an

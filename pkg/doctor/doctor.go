@@ -377,12 +377,7 @@ func choose(rungs []Rung, purpose string) {
 }
 
 func (h *hardware) partitioned() bool {
-	for _, d := range h.devices {
-		if d.MIG {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(h.devices, func(d nvml.Device) bool { return d.MIG })
 }
 
 // checkpointDriver is the first driver version that can move a process's GPU memory to the host:
@@ -421,10 +416,8 @@ func (h *hardware) checkpoints() (detail string, ok bool) {
 	if major, err := strconv.Atoi(text); err != nil || major < checkpointDriver {
 		return fmt.Sprintf("needs driver %d or later, this is %s", checkpointDriver, version), false
 	}
-	for _, d := range h.devices {
-		if d.MIG {
-			return "not available, because a GPU is partitioned by MIG", false
-		}
+	if h.partitioned() {
+		return "not available, because a GPU is partitioned by MIG", false
 	}
 	return how + "; drivers have lost processes during restore, so it is never chosen automatically", true
 }

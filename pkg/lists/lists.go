@@ -1,4 +1,4 @@
-// Package lists has the loops over lists that all packages need: Map and Distinct.
+// Package lists has the loops over lists that all packages need: Map, Filter and Distinct.
 package lists
 
 import (
@@ -11,6 +11,17 @@ func Map[T, U any](list []T, of func(T) U) []U {
 	var out []U
 	for _, element := range list {
 		out = append(out, of(element))
+	}
+	return out
+}
+
+// Filter returns the elements for which a function returns true, or nil if there are none.
+func Filter[T any](list []T, keep func(T) bool) []T {
+	var out []T
+	for _, element := range list {
+		if keep(element) {
+			out = append(out, element)
+		}
 	}
 	return out
 }

@@ -16,6 +16,9 @@ type Demand struct {
 	Line     int     // line of the file; 0 if the demand was not read from a file
 }
 
+// Name returns the name of the function.
+func (d Demand) Name() string { return d.Function }
+
 // ReadDemand reads a demand (CSV: function, rps, optionally slo_ms). name is the file's name in error messages.
 func ReadDemand(r io.Reader, name string) ([]Demand, error) {
 	rps := csvfile.Required("rps", csvfile.Positive, func(d *Demand) *float64 { return &d.RPS })

@@ -35,13 +35,9 @@ func On(rows []Row, model string) []Row {
 			exact[config{r.Function, r.Config}] = true
 		}
 	}
-	var out []Row
-	for _, r := range rows {
-		if r.GPU == model || r.GPU == "" && !exact[config{r.Function, r.Config}] {
-			out = append(out, r)
-		}
-	}
-	return out
+	return lists.Filter(rows, func(r Row) bool {
+		return r.GPU == model || r.GPU == "" && !exact[config{r.Function, r.Config}]
+	})
 }
 
 // Index finds rows by function, GPU model and configuration.

@@ -64,24 +64,21 @@ func (p *parameter[T]) Set(text string) error {
 	return nil
 }
 
-// SetParameter parses KEY=VALUE, the argument of --set, and stores the value in to. It returns a
-// usage error for an unknown key or an invalid value.
-func SetParameter[T any](parameters []policy.Parameter[T], to *T, text string) error {
-	return SetParameterBy("set", parameters, to, text)
-}
-
-// SetParameterBy is like SetParameter, for a flag with another name.
-func SetParameterBy[T any](flag string, parameters []policy.Parameter[T], to *T, text string) error {
-	key, value, pair := strings.Cut(text, "=")
-	if !pair {
-		return Usagef("--%s %s: expected KEY=VALUE", flag, csvfile.Quote(text))
-	}
-	p := policy.Find(parameters, key)
-	if p == nil {
-		return Usagef("--%s %s: there is no such parameter, expected one of %s", flag, csvfile.Quote(text), strings.Join(ParameterKeys(parameters), ", "))
-	}
-	if err := p.Set(to, value); err != nil {
-		return Usagef("--%s %s: %v", flag, key, err)
+// SetParameters parses texts of the form KEY=VALUE, the arguments of a flag such as set, and stores the values in
+// to. It returns a usage error for an unknown key or an invalid value.
+func SetParameters[T any](flag string, parameters []policy.Parameter[T], to *T, texts ...string) error {
+	for _, text := range texts {
+		key, value, pair := strings.Cut(text, "=")
+		if !pair {
+			return Usagef("--%s %s: expected KEY=VALUE", flag, csvfile.Quote(text))
+		}
+		p := policy.Find(parameters, key)
+		if p == nil {
+			return Usagef("--%s %s: there is no such parameter, expected one of %s", flag, csvfile.Quote(text), strings.Join(ParameterKeys(parameters), ", "))
+		}
+		if err := p.Set(to, value); err != nil {
+			return Usagef("--%s %s: %v", flag, key, err)
+		}
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
@@ -107,13 +108,7 @@ func flagsBefore(cmd *cobra.Command, file string) string {
 
 // subcommands returns the names of the available subcommands.
 func subcommands(cmd *cobra.Command) []string {
-	var names []string
-	for _, sub := range cmd.Commands() {
-		if sub.IsAvailableCommand() {
-			names = append(names, sub.Name())
-		}
-	}
-	return names
+	return lists.Map(lists.Filter(cmd.Commands(), (*cobra.Command).IsAvailableCommand), (*cobra.Command).Name)
 }
 
 // rejectUnknownTopics makes the help command fail for an unknown topic. Cobra's own prints the root's help

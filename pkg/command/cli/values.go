@@ -113,12 +113,8 @@ func ListOf(cmd *cobra.Command, flag string, words ...string) {
 	_ = cmd.RegisterFlagCompletionFunc(flag, func(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		list := prefix[:strings.LastIndex(prefix, ",")+1] // the complete words
 		used := strings.Split(list, ",")
-		var suggestions []string
-		for _, w := range words {
-			if !slices.Contains(used, w) {
-				suggestions = append(suggestions, list+w)
-			}
-		}
+		unused := lists.Filter(words, func(word string) bool { return !slices.Contains(used, word) })
+		suggestions := lists.Map(unused, func(word string) string { return list + word })
 		return suggestions, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 	})
 }

@@ -64,12 +64,9 @@ func isUUID(name string) bool { return len(name) > 4 && strings.EqualFold(name[:
 
 // matchUUID returns the GPU whose UUID begins with a name. It returns an error unless there is exactly one.
 func matchUUID(source, name string, all []identity) (gpu.Device, error) {
-	var found []identity
-	for _, one := range all {
-		if len(name) <= len(one.uuid) && strings.EqualFold(one.uuid[:len(name)], name) {
-			found = append(found, one)
-		}
-	}
+	found := lists.Filter(all, func(one identity) bool {
+		return len(name) <= len(one.uuid) && strings.EqualFold(one.uuid[:len(name)], name)
+	})
 	switch {
 	case len(found) == 0:
 		return gpu.Device{}, cli.Fail(cli.ExitUnavailable, "nvidia-smi -L lists the GPUs of this machine",

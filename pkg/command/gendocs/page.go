@@ -34,13 +34,10 @@ func writePages(cmd *cobra.Command, header doc.GenManHeader, dir string) error {
 }
 
 // documented returns the subcommands that have a man page.
-func documented(cmd *cobra.Command) (subs []*cobra.Command) {
-	for _, sub := range cmd.Commands() {
-		if sub.IsAvailableCommand() && !sub.IsAdditionalHelpTopicCommand() {
-			subs = append(subs, sub)
-		}
-	}
-	return subs
+func documented(cmd *cobra.Command) []*cobra.Command {
+	return lists.Filter(cmd.Commands(), func(sub *cobra.Command) bool {
+		return sub.IsAvailableCommand() && !sub.IsAdditionalHelpTopicCommand()
+	})
 }
 
 // pageName returns the name of a command's man page, such as gfaas-place-plan.

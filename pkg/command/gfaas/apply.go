@@ -11,6 +11,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/lists"
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
 )
 
@@ -102,13 +103,11 @@ func (o *applyOptions) run(ctx context.Context, t *tool) error {
 }
 
 // overridden returns the variables in a function's env whose values gfaas replaces in its instances.
-func overridden(fn function.Function) (names []string) {
-	for _, name := range preload.Replaced {
-		if _, present := fn.Env[name]; present && (name != preload.ModelSocket || fn.Model != nil && fn.Model.File != "") {
-			names = append(names, name)
-		}
-	}
-	return names
+func overridden(fn function.Function) []string {
+	return lists.Filter(preload.Replaced, func(name string) bool {
+		_, present := fn.Env[name]
+		return present && (name != preload.ModelSocket || fn.Model != nil && fn.Model.File != "")
+	})
 }
 
 // changeWord returns a word for the effect of applying fn: added, changed or unchanged.

@@ -130,13 +130,9 @@ func failedOf(runDir string, names []string, instances []instance.Record) []host
 }
 
 // failedStarts returns the failed starts of a function in the gateway's form.
-func failedStarts(runDir, function string) (starts []gateway.FailedStart) {
-	for _, f := range host.FailedStarts(runDir) {
-		if f.Function == function {
-			starts = append(starts, gateway.FailedStart{ID: f.ID, Logs: f.Logs})
-		}
-	}
-	return starts
+func failedStarts(runDir, function string) []gateway.FailedStart {
+	failed := lists.Filter(host.FailedStarts(runDir), func(f host.FailedStart) bool { return f.Function == function })
+	return lists.Map(failed, func(f host.FailedStart) gateway.FailedStart { return gateway.FailedStart{ID: f.ID, Logs: f.Logs} })
 }
 
 // options converts the flags to options. Durations in --since count back from now.

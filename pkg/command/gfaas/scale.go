@@ -13,7 +13,9 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/adapter/gateway"
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/rollout"
+	"github.com/gfaas/gfaas/pkg/status"
 )
 
 type scaleOptions struct {
@@ -105,13 +107,12 @@ func listScales(ctx context.Context, t *tool, client *gateway.Client) error {
 		return err
 	}
 	return t.env.Show(list, func() [][]string {
-		header := []string{"FUNCTION", "MIN", "MAX", "WANTED", "READY"}
-		if t.env.Output == "csv" {
-			header = []string{"function", "min", "max", "wanted", "ready"}
-		}
-		rows := [][]string{header}
-		for _, s := range list {
-			rows = append(rows, []string{s.Function, strconv.Itoa(s.Min), strconv.Itoa(s.Max), strconv.Itoa(s.Wanted), strconv.Itoa(s.Ready)})
+		rows := cli.Rows(list, func(s status.Scale) []cli.Cell {
+			return []cli.Cell{{"function", s.Function}, {"min", strconv.Itoa(s.Min)}, {"max", strconv.Itoa(s.Max)},
+				{"wanted", strconv.Itoa(s.Wanted)}, {"ready", strconv.Itoa(s.Ready)}}
+		})
+		if t.env.Output == "table" {
+			rows[0] = lists.Map(rows[0], strings.ToUpper)
 		}
 		return rows
 	})

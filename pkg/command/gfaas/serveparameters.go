@@ -21,10 +21,10 @@ func policyNames() []string {
 // setPolicy parses the parameters of the queueing policy.
 func (o *serveOptions) setPolicy(env *cli.Env) error {
 	o.Policy.Options, o.Set = queue.Defaults(), map[string]string{}
+	if err := cli.SetParameters("set", queue.Parameters(), &o.Policy.Options, o.set...); err != nil {
+		return err
+	}
 	for _, text := range o.set {
-		if err := cli.SetParameter(queue.Parameters(), &o.Policy.Options, text); err != nil {
-			return err
-		}
 		key, value, _ := strings.Cut(text, "=")
 		o.Set[key] = value
 	}
@@ -39,10 +39,8 @@ func (o *serveOptions) setPolicy(env *cli.Env) error {
 // setScaler parses the parameters of the scaler and its estimator.
 func (o *serveOptions) setScaler() error {
 	options := scale.DefaultOptions()
-	for _, text := range o.scalerSet {
-		if err := cli.SetParameterBy("scaler-set", scale.RuleParameters(o.Scaler, o.Estimator), &options, text); err != nil {
-			return err
-		}
+	if err := cli.SetParameters("scaler-set", scale.RuleParameters(o.Scaler, o.Estimator), &options, o.scalerSet...); err != nil {
+		return err
 	}
 	if err := options.Check(); err != nil {
 		return cli.Usagef("--scaler-set %w", err)
@@ -73,10 +71,8 @@ func (o *serveOptions) setPlacement() error {
 	if len(o.placementSet) > 0 && len(kind.Parameters) == 0 {
 		return cli.Usagef("--placement-set has no effect with --placement %s", o.Placement)
 	}
-	for _, text := range o.placementSet {
-		if err := cli.SetParameterBy("placement-set", kind.Parameters, &options, text); err != nil {
-			return err
-		}
+	if err := cli.SetParameters("placement-set", kind.Parameters, &options, o.placementSet...); err != nil {
+		return err
 	}
 	if err := options.Check(); err != nil {
 		return cli.Usagef("--placement-set %w", err)

@@ -154,10 +154,8 @@ func (t *tool) awaited(ctx context.Context, c *rollout.Controller, names []strin
 
 // named returns the name among names that stands for a slice of gfaas run, or "".
 func named(names []string, s wire.Job) string {
-	for _, name := range names {
-		if name == s.Instance || name == s.Function {
-			return name
-		}
+	if i := slices.IndexFunc(names, func(name string) bool { return name == s.Instance || name == s.Function }); i >= 0 {
+		return names[i]
 	}
 	return ""
 }

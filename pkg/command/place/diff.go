@@ -9,6 +9,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place/diff"
@@ -60,12 +61,7 @@ func runDiff(env *cli.Env, oldFile, newFile string) error {
 		if _, err := fmt.Fprintf(w, "%s used before, %d after; %s.\n", number.Count(oldPlan.GPUsUsed, "GPU"), newPlan.GPUsUsed, totals(changes)); err != nil {
 			return err
 		}
-		var shown []diff.Change
-		for _, c := range changes {
-			if c.Kind != diff.Keep || env.Verbose {
-				shown = append(shown, c)
-			}
-		}
+		shown := lists.Filter(changes, func(c diff.Change) bool { return c.Kind != diff.Keep || env.Verbose })
 		if len(shown) == 0 {
 			return nil
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/planning"
 	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
 	policy "github.com/gfaas/gfaas/pkg/policy/place"
@@ -24,13 +25,8 @@ func (o *planOptions) printInputNotes(in policy.Input) {
 		hasModelMem[r.Function] = hasModelMem[r.Function] || r.ModelMemMiB > 0
 		unmeasured[r.Function] = unmeasured[r.Function] || r.GPUMemMiB == o.instances.contextMem.MiB()
 	}
-	var demanded []string
-	for _, d := range in.Demand {
-		if unmeasured[d.Function] && (o.files.inventory != "" || in.MemMiB > 0) {
-			demanded = append(demanded, d.Function)
-		}
-	}
-	if len(demanded) > 0 {
+	demanded := lists.Filter(lists.Map(in.Demand, plan.Demand.Name), func(function string) bool { return unmeasured[function] })
+	if len(demanded) > 0 && (o.files.inventory != "" || in.MemMiB > 0) {
 		o.env.Notef("note: the profile has no memory for some configurations of %s; they count as 0 MiB", strings.Join(demanded, ", "))
 	}
 	sharesWeights := func(d plan.Demand) bool { return hasModelMem[d.Function] }
@@ -46,12 +42,9 @@ func (o *planOptions) noteBatches(in policy.Input) {
 	for _, r := range in.Profile {
 		byFunction[r.Function] = append(byFunction[r.Function], r)
 	}
-	var without []string
-	for _, d := range in.Demand {
-		if rows := byFunction[d.Function]; len(in.Reachable(d.Function, rows)) < len(rows) {
-			without = append(without, d.Function)
-		}
-	}
+	without := lists.Filter(lists.Map(in.Demand, plan.Demand.Name), func(function string) bool {
+		return len(in.Reachable(function, byFunction[function])) < len(byFunction[function])
+	})
 	if len(without) > 0 {
 		o.env.Notef("note: rows of %s with a batch above 1 are not used, because its instances get one request at a time; set batcher or inflight in --functions if batches reach them", planning.List(without))
 	}

@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -178,10 +179,8 @@ func (o *loadOptions) run(ctx context.Context) error {
 	if err := o.check(); err != nil {
 		return err
 	}
-	for _, file := range []string{o.junit, o.env.OutFile} {
-		if err := outfile.CheckCreatable(file); err != nil {
-			return err
-		}
+	if err := cmp.Or(outfile.CheckCreatable(o.junit), outfile.CheckCreatable(o.env.OutFile)); err != nil {
+		return err
 	}
 	to, err := o.openTarget(ctx)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/profile/report"
 	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/measure/figures"
 	"github.com/gfaas/gfaas/pkg/measure/recorded"
 	"github.com/gfaas/gfaas/pkg/plan"
@@ -181,12 +182,9 @@ func (o *reportOptions) notes(rows []profile.Row) (notes []string) {
 	case o.outlook.mem > 0 && !memoryKnown:
 		notes = append(notes, "The profile does not contain the GPU memory of instances, so plans ignore memory.")
 	}
-	var absent []string
-	for _, d := range o.outlook.demands {
-		if !slices.ContainsFunc(rows, func(r profile.Row) bool { return r.Function == d.Function }) {
-			absent = append(absent, d.Function)
-		}
-	}
+	absent := lists.Filter(lists.Map(o.outlook.demands, plan.Demand.Name), func(function string) bool {
+		return !slices.ContainsFunc(rows, func(r profile.Row) bool { return r.Function == function })
+	})
 	if len(absent) > 0 {
 		notes = append(notes, "There are no plans for "+strings.Join(absent, ", ")+", because the demand contains them but the displayed part of the profile does not.")
 	}

@@ -398,10 +398,8 @@ func (o *runOptions) file() string {
 // contains.
 func (o *runOptions) openOutput() (journal.Writer, map[measure.Point]profile.Row, error) {
 	path := o.file()
-	for _, file := range []string{path, o.env.OutFile} {
-		if err := outfile.CheckCreatable(file); err != nil {
-			return nil, nil, err
-		}
+	if err := cmp.Or(outfile.CheckCreatable(path), outfile.CheckCreatable(o.env.OutFile)); err != nil {
+		return nil, nil, err
 	}
 	switch {
 	case o.resume != "":

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/sim/figure"
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/number"
 )
 
@@ -96,20 +97,12 @@ func (o *figureOptions) print(rows []figure.Row) error {
 		title := strings.TrimSuffix(filepath.Base(o.expected), ".csv")
 		return o.env.Write([]byte(figure.SVG(title, rows)))
 	}
-	return o.env.Show(figureValues(rows), func() [][]string {
-		table := [][]string{{"FIGURE", "QUANTITY", "PUBLISHED", "OURS", "EXPECTED", "MOVED"}}
-		for _, r := range rows {
-			table = append(table, []string{r.Figure, r.Quantity, r.Published(), r.WithUnit(r.Ours), r.WithUnit(r.Expected), moved(r)})
-		}
-		return table
+	return o.env.Show(lists.Map(rows, newFigureValue), func() [][]string {
+		return cli.Rows(rows, func(r figure.Row) []cli.Cell {
+			return []cli.Cell{{"FIGURE", r.Figure}, {"QUANTITY", r.Quantity}, {"PUBLISHED", r.Published()}, {"OURS", r.WithUnit(r.Ours)},
+				{"EXPECTED", r.WithUnit(r.Expected)}, {"MOVED", map[bool]string{true: "yes"}[r.Moved()]}}
+		})
 	})
-}
-
-func moved(r figure.Row) string {
-	if r.Moved() {
-		return "yes"
-	}
-	return ""
 }
 
 // figureValue is a row of -o json.
@@ -126,12 +119,8 @@ type figureValue struct {
 	Reason    string  `json:"reason"`
 }
 
-func figureValues(rows []figure.Row) []figureValue {
-	values := make([]figureValue, len(rows))
-	for i, r := range rows {
-		values[i] = figureValue{r.ID, r.Figure, r.Quantity, r.Unit, r.Theirs.Text, r.Ours, r.Expected, r.Tolerance, r.Moved(), r.Reason}
-	}
-	return values
+func newFigureValue(r figure.Row) figureValue {
+	return figureValue{r.ID, r.Figure, r.Quantity, r.Unit, r.Theirs.Text, r.Ours, r.Expected, r.Tolerance, r.Moved(), r.Reason}
 }
 
 // check returns an error if results moved, and prints a line for each of them.

@@ -273,10 +273,8 @@ func (o *planOptions) check(cmd *cobra.Command, path string) error {
 // introspective returns the parameters of --set.
 func (o *planOptions) introspective() (token.IntrospectiveParameters, error) {
 	p := token.DefaultIntrospective()
-	for _, text := range o.set {
-		if err := cli.SetParameter(token.IntrospectiveSettings(), &p, text); err != nil {
-			return p, err
-		}
+	if err := cli.SetParameters("set", token.IntrospectiveSettings(), &p, o.set...); err != nil {
+		return p, err
 	}
 	if err := p.Check(); err != nil {
 		return p, cli.Usagef("--set %w", err)

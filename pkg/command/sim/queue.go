@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -121,25 +122,15 @@ func policyHelp() string {
 // parameterHelp returns the list of the policies' parameters for the help, each with the
 // policies that use it.
 func parameterHelp() string {
-	var entries []cli.Entry
-	for _, p := range queue.Parameters() {
-		var users []string
-		for _, k := range queue.Kinds() {
-			if policy.Find(k.Parameters, p.Key) != nil {
-				users = append(users, k.Name)
-			}
-		}
-		name, help := p.Key, p.Help
+	return cli.Entries(lists.Map(queue.Parameters(), func(p policy.Parameter[queue.Options]) cli.Entry {
+		users := lists.Filter(queue.Kinds(), func(k queue.Kind) bool { return policy.Find(k.Parameters, p.Key) != nil })
+		names := strings.Join(lists.Map(users, func(k queue.Kind) string { return k.Name }), ", ")
+		entry := cli.Entry{Name: p.Key, Help: p.Help + " (" + cmp.Or(names, "all") + ")"}
 		if p.Default != "" {
-			name += "=" + p.Default
+			entry.Name += "=" + p.Default
 		}
-		if len(users) == 0 {
-			users = []string{"all"}
-		}
-		help += " (" + strings.Join(users, ", ") + ")"
-		entries = append(entries, cli.Entry{Name: name, Help: help})
-	}
-	return cli.Entries(entries)
+		return entry
+	}))
 }
 
 func (o *queueOptions) run(ctx context.Context) error {

@@ -70,7 +70,7 @@ func replay(in io.Reader, name string) (result struct{}, err error) {
 	}
 	c := queue.Config{Policy: r.Policy, Pool: r.Pool, Options: queue.Defaults()}
 	for _, key := range slices.Sorted(maps.Keys(r.Set)) {
-		if err := cli.SetParameter(queue.Parameters(), &c.Options, key+"="+r.Set[key]); err != nil {
+		if err := cli.SetParameters("set", queue.Parameters(), &c.Options, key+"="+r.Set[key]); err != nil {
 			return result, cli.Fail(cli.ExitFailure, "", fmt.Errorf("%s:1: set: %w", name, err))
 		}
 	}

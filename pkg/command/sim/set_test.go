@@ -34,10 +34,8 @@ func TestIgnored(t *testing.T) {
 	decisions := func(rows []trace.Row, policy string, pool, concurrency int, set ...string) string {
 		c := sim.Config{GPUs: 2, Mem: 4 << 30, Concurrency: concurrency, Functions: functions,
 			Config: queue.Config{Policy: policy, Pool: pool, Options: queue.Defaults()}}
-		for _, text := range set {
-			if err := cli.SetParameter(parameters, &c, text); err != nil {
-				t.Fatal(err)
-			}
+		if err := cli.SetParameters("set", parameters, &c, set...); err != nil {
+			t.Fatal(err)
 		}
 		r, err := sim.Run(c, trace.NewList(rows))
 		if err != nil {

@@ -136,10 +136,8 @@ func (o *workload) load() (sim.Config, *trace.Source, error) {
 	if err := o.check(); err != nil {
 		return c, nil, err
 	}
-	for _, text := range o.set {
-		if err := cli.SetParameter(parameters, &c, text); err != nil {
-			return c, nil, err
-		}
+	if err := cli.SetParameters("set", parameters, &c, o.set...); err != nil {
+		return c, nil, err
 	}
 	var err error
 	c.Functions, err = cli.Load(o.env, o.functions, trace.ReadFunctionsOn(o.model))

@@ -129,11 +129,7 @@ func searches(job measure.Job, res measure.Result) (out []Finding) {
 }
 
 // Texts returns the texts of the findings with that subject and verdict.
-func Texts(all []Finding, subject Subject, verdict Verdict) (out []string) {
-	for _, f := range all {
-		if f.Subject == subject && f.Verdict == verdict {
-			out = append(out, f.Text)
-		}
-	}
-	return out
+func Texts(all []Finding, subject Subject, verdict Verdict) []string {
+	found := lists.Filter(all, func(f Finding) bool { return f.Subject == subject && f.Verdict == verdict })
+	return lists.Map(found, func(f Finding) string { return f.Text })
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place"
 	"github.com/gfaas/gfaas/pkg/policy/place/prepare"
@@ -93,9 +94,7 @@ func (p *Request) rates(s Section) (out []float64) {
 	case len(p.RPS) > 0:
 		return p.RPS
 	case s.Choice.OK:
-		for _, k := range steps {
-			out = append(out, k*s.Choice.Row.ThroughputRPS)
-		}
+		return lists.Map(steps, func(k float64) float64 { return k * s.Choice.Row.ThroughputRPS })
 	}
 	return out
 }
@@ -220,10 +219,9 @@ func (p *planner) plan(sections []Section) (out Outlook, err error) {
 		rows = append(rows, s.Rows...)
 	}
 	for i := range p.rates(sections[0]) {
-		var d []plan.Demand
-		for _, s := range sections {
-			d = append(d, plan.Demand{Function: s.Function, RPS: p.rates(s)[i], SLOMS: s.Goal.SLOMS})
-		}
+		d := lists.Map(sections, func(s Section) plan.Demand {
+			return plan.Demand{Function: s.Function, RPS: p.rates(s)[i], SLOMS: s.Goal.SLOMS}
+		})
 		prepare.Limits(rows, p.Functions, false)
 		in := place.Input{Profile: rows, Demand: d, Functions: p.Functions, MemMiB: p.MemMiB, Model: sections[0].GPU}
 		p.Arrivals(&in)

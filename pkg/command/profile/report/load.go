@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/gfaas/gfaas/pkg/command/svg"
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
@@ -35,13 +36,8 @@ func (s Section) underLoad() []profile.Row {
 }
 
 // trialsOf returns the trials of the row's configuration for the row's objective.
-func (s Section) trialsOf(r profile.Row) (trials []profile.Trial) {
-	for _, t := range s.Trials {
-		if t.Config == r.Config && t.SLOMS == r.SLOMS {
-			trials = append(trials, t)
-		}
-	}
-	return trials
+func (s Section) trialsOf(r profile.Row) []profile.Trial {
+	return lists.Filter(s.Trials, func(t profile.Trial) bool { return t.Config == r.Config && t.SLOMS == r.SLOMS })
 }
 
 // load draws the p95 latency over the rate of Poisson arrivals: the latency at rest, the trials, the

@@ -22,12 +22,9 @@ func winners(results []*sim.Result) (sentences []string) {
 		name   string
 		models bool
 	}{{"Among the policies that keep instances, ", false}, {"Among the policies that keep models, ", true}} {
-		var compared []*sim.Result
-		for _, r := range results {
-			if queue.OneAtATime(r.Policy) == group.models && r.Completed > 0 {
-				compared = append(compared, r)
-			}
-		}
+		compared := lists.Filter(results, func(r *sim.Result) bool {
+			return queue.OneAtATime(r.Policy) == group.models && r.Completed > 0
+		})
 		if len(compared) < 2 {
 			continue
 		}
