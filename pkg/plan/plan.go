@@ -373,7 +373,8 @@ func (p Plan) WriteJSON(w io.Writer) error {
 	return err
 }
 
-// breakLines puts each object in a list of a compact JSON text on a line of its own, indented by its depth.
+// breakLines puts each object in a list of a compact JSON text on a line of its own, indented by its depth, and begins a
+// line after each list.
 func breakLines(compact []byte) (out []byte) {
 	quoted, depth := false, 0
 	for i := 0; i < len(compact); i++ {
@@ -382,6 +383,9 @@ func breakLines(compact []byte) (out []byte) {
 			out = append(out, c)
 			i++
 		case c == '"':
+			if !quoted && i > 1 && string(compact[i-2:i]) == "]," { // the key after a list
+				out = append(append(out, '\n'), strings.Repeat(" ", 2*depth-1)...)
+			}
 			quoted = !quoted
 		case quoted:
 		case c == '{':
