@@ -2,7 +2,9 @@ package picture
 
 import (
 	"fmt"
+	"html/template"
 
+	htmlpage "github.com/gfaas/gfaas/pkg/command/page"
 	"github.com/gfaas/gfaas/pkg/command/svg"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
@@ -28,13 +30,16 @@ func GPU(p plan.Plan, g plan.GPU, side float64) string {
 }
 
 // Panel is a picture of a GPU, or of several GPUs with the same layout.
-type Panel struct{ Picture, Caption string }
+type Panel struct {
+	Picture template.HTML
+	Caption string
+}
 
 // Panels returns pictures of the GPUs in use: one per GPU or, for more than manyGPUs, one per layout, the most
 // frequent first.
 func Panels(p plan.Plan, side float64) (pictures []Panel) {
 	for _, l := range panels(p.GPUs) {
-		pictures = append(pictures, Panel{GPU(p, l.GPU, side), l.names()[0] + ", " + number.Percent(area(l.GPU), 0) + " allocated"})
+		pictures = append(pictures, Panel{template.HTML(GPU(p, l.GPU, side)), l.names()[0] + ", " + number.Percent(area(l.GPU), 0) + " allocated"})
 	}
 	return pictures
 }
@@ -44,6 +49,17 @@ func Swatch(i int) string {
 	var w writer
 	w.swatch(0, 0, i)
 	return figure(swatch, swatch, fmt.Sprintf("colour %d", i+1), w.String())
+}
+
+// Marked returns a table of the functions in the plan's order, with their marks in the first column. The first row is the
+// heading.
+func Marked(rows [][]string) htmlpage.Table {
+	t := htmlpage.TableOf(rows)
+	t.Head = append([]string{""}, t.Head...)
+	for i, row := range t.Rows {
+		t.Rows[i] = append([]any{template.HTML(Swatch(i))}, row...)
+	}
+	return t
 }
 
 func figure(width, height float64, label, content string) string {

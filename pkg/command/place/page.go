@@ -74,28 +74,16 @@ func writePage(w io.Writer, p plan.Plan, tables []pageTable, summary string, not
 		Unplaced                   []plan.Unplaced
 		Notes                      []string
 		Functions                  page.Table
-		Pictures                   []pagePicture
+		Pictures                   []picture.Panel
 		Tables                     []pageTable
 		Filter                     bool // the page has an input that filters rows
 	}{Headline: picture.Headline(p), Summary: summary, Reading: picture.Footnote(p), Unplaced: p.Unplaced, Notes: notes,
-		Functions: page.TableOf(functionTable(p)), Tables: tables}
+		Functions: picture.Marked(functionTable(p)), Tables: tables, Pictures: picture.Panels(p, pictureSide)}
 	view.Filter = slices.ContainsFunc(append(tables, pageTable{Table: view.Functions}), func(t pageTable) bool { return !t.Open() })
-	view.Functions.Head = append([]string{""}, view.Functions.Head...)
-	for i, row := range view.Functions.Rows {
-		view.Functions.Rows[i] = append([]any{template.HTML(picture.Swatch(i))}, row...)
-	}
-	for _, part := range picture.Panels(p, pictureSide) {
-		view.Pictures = append(view.Pictures, pagePicture{template.HTML(part.Picture), part.Caption})
-	}
 	var text strings.Builder
 	if err := pages.ExecuteTemplate(&text, "page", view); err != nil {
 		return err
 	}
 	_, err := io.WriteString(w, text.String())
 	return err
-}
-
-type pagePicture struct {
-	Picture template.HTML
-	Caption string
 }

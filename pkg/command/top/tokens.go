@@ -2,6 +2,7 @@ package top
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/gfaas/gfaas/pkg/status"
@@ -48,13 +49,12 @@ func FromTokens(s wire.Status) status.Status {
 		busy = min(busy, 100)
 		out.GPUs = append(out.GPUs, status.GPU{GPU: g.GPU, BusyPct: &busy, MemUsedMiB: &mem})
 	}
-	for _, f := range functions {
-		out.Functions = append(out.Functions, *f)
+	for _, name := range slices.Sorted(maps.Keys(functions)) {
+		out.Functions = append(out.Functions, *functions[name])
 	}
 	for _, i := range instances {
 		out.Instances = append(out.Instances, *i)
 	}
-	slices.SortFunc(out.Functions, func(a, b status.Function) int { return cmp.Compare(a.Function, b.Function) })
 	slices.SortFunc(out.Instances, func(a, b status.Instance) int { return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.GPU, b.GPU)) })
 	return out
 }

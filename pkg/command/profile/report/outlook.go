@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/page"
 	"github.com/gfaas/gfaas/pkg/command/picture"
 	"github.com/gfaas/gfaas/pkg/lists"
@@ -67,6 +68,24 @@ func (o Outlook) columnNames() []string {
 		return head
 	}
 	return append(head, "CONFIGURATIONS")
+}
+
+// table returns a table with a row for each plan.
+func (o Outlook) table() [][]string {
+	rows := [][]string{o.columnNames()}
+	for i := range o.Plans {
+		rows = append(rows, o.row(i))
+	}
+	return rows
+}
+
+// functions returns a table of the functions in the last plan. The last column has the given heading.
+func (o Outlook) functions(heading string) [][]string {
+	last := o.Plans[len(o.Plans)-1]
+	configs := configurations(last)
+	return cli.Rows(last.Demand, func(d plan.Served) []cli.Cell {
+		return []cli.Cell{{"FUNCTION", d.Function}, {"RPS", number.Metric(d.RPS)}, {heading, configs[d.Function]}}
+	})
 }
 
 // row returns the table row of the i-th plan.
@@ -157,21 +176,9 @@ type pictureView struct {
 
 func (o Outlook) view() outlookView {
 	last, pictures := o.Plans[len(o.Plans)-1], 1
-	v := outlookView{Table: page.Table{Head: o.columnNames()}, Unserved: o.unplaced(), PlanCommand: o.PlanCommand}
-	for i := range o.Plans {
-		var row []any
-		for _, cell := range o.row(i) {
-			row = append(row, cell)
-		}
-		v.Table.Rows = append(v.Table.Rows, row)
-	}
+	v := outlookView{Table: page.TableOf(o.table()), Unserved: o.unplaced(), PlanCommand: o.PlanCommand}
 	if o.several() {
-		pictures = maxPictures
-		v.Functions = &page.Table{Head: []string{"", "FUNCTION", "RPS", "CONFIGURATIONS"}}
-		configs := configurations(last)
-		for i, d := range last.Demand {
-			v.Functions.Rows = append(v.Functions.Rows, []any{template.HTML(picture.Swatch(i)), d.Function, number.Metric(d.RPS), configs[d.Function]})
-		}
+		pictures, v.Functions = maxPictures, new(picture.Marked(o.functions("CONFIGURATIONS")))
 	}
 	layouts := picture.Layouts(last)
 	for _, layout := range layouts[:min(pictures, len(layouts))] {
@@ -182,19 +189,10 @@ func (o Outlook) view() outlookView {
 
 // terminal prints the plans as text.
 func (o Outlook) terminal(b *strings.Builder) {
-	rows := [][]string{o.columnNames()}
-	for i := range o.Plans {
-		rows = append(rows, o.row(i))
-	}
-	columns(b, rows)
-	if last := o.Plans[len(o.Plans)-1]; o.several() {
-		configs := configurations(last)
-		rows = [][]string{{"FUNCTION", "RPS", "CONFIGURATIONS OF THE LAST PLAN"}}
-		for _, d := range last.Demand {
-			rows = append(rows, []string{d.Function, number.Metric(d.RPS), configs[d.Function]})
-		}
+	columns(b, o.table())
+	if o.several() {
 		b.WriteByte('\n')
-		columns(b, rows)
+		columns(b, o.functions("CONFIGURATIONS OF THE LAST PLAN"))
 	}
 	for _, text := range o.unplaced() {
 		fmt.Fprintf(b, "  %s\n", text)
