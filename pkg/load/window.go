@@ -193,10 +193,7 @@ func (w *window) p95() (half time.Duration, known bool) {
 	half = (w.latencies[high] - w.latencies[low]) / 2
 	var batches []float64
 	for i := 0; i < bins; i += binsPerBatch {
-		var batch []time.Duration
-		for _, latencies := range w.inBin[i : i+binsPerBatch] {
-			batch = append(batch, latencies...)
-		}
+		batch := slices.Concat(w.inBin[i : i+binsPerBatch]...)
 		if len(batch) < minBatchSample {
 			return half, true
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/lists"
 )
 
 // Granule is the unit in which gfaas-modeld allocates memory: each copy of a model is a multiple of it (the
@@ -69,11 +70,7 @@ func (g GPU) Copies(of func(function string) Model) []Model {
 			out = append(out, m)
 		}
 	}
-	for _, m := range g.Models {
-		if !inUse[m] {
-			out = append(out, m)
-		}
-	}
+	out = append(out, lists.Filter(g.Models, func(m Model) bool { return !inUse[m] })...)
 	slices.SortStableFunc(out, func(a, b Model) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Tenant, b.Tenant)) })
 	return out
 }

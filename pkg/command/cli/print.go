@@ -15,6 +15,8 @@ import (
 	"github.com/olekukonko/tablewriter/renderer"
 	"github.com/olekukonko/tablewriter/tw"
 	"sigs.k8s.io/yaml"
+
+	"github.com/gfaas/gfaas/pkg/lists"
 )
 
 // Show writes a value in the form of -o: json, jsonl, yaml, csv, table or wide. The function rows
@@ -173,16 +175,9 @@ type Cell [2]string
 // the columns must be the same for all items, including the zero T.
 func Rows[T any](items []T, cells func(T) []Cell) [][]string {
 	var zero T
-	rows := make([][]string, 1, len(items)+1)
-	for _, c := range cells(zero) {
-		rows[0] = append(rows[0], c[0])
-	}
+	rows := [][]string{lists.Map(cells(zero), func(c Cell) string { return c[0] })}
 	for _, item := range items {
-		var row []string
-		for _, c := range cells(item) {
-			row = append(row, c[1])
-		}
-		rows = append(rows, row)
+		rows = append(rows, lists.Map(cells(item), func(c Cell) string { return c[1] }))
 	}
 	return rows
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/planning"
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/lists"
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
@@ -41,12 +42,8 @@ func (i *instanceOptions) noteCrowded(env *cli.Env, p plan.Plan) {
 	if i.maxPerGPU > 0 {
 		return
 	}
-	var names []string
-	for _, g := range p.GPUs {
-		if len(g.Instances) > mpsClients {
-			names = append(names, g.Name().String())
-		}
-	}
+	crowded := lists.Filter(p.GPUs, func(g plan.GPU) bool { return len(g.Instances) > mpsClients })
+	names := lists.Map(crowded, func(g plan.GPU) string { return g.Name().String() })
 	if len(names) > 0 {
 		env.Notef("note: more than %d instances on %s, but MPS allows %[1]d processes on a GPU (60 with newer drivers); --max-instances %[3]d limits them in the plan", mpsClients, planning.List(names), mpsClients)
 	}

@@ -3,7 +3,6 @@ package profile
 import (
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -137,23 +136,17 @@ func (p percentage) Type() string   { return "percentage" }
 const maxBody = 256 << 20
 
 // readBody reads the file of --body. It returns no body for an empty path, and reads standard input for "-".
-func readBody(env *cli.Env, path string) (body []byte, err error) {
+func readBody(env *cli.Env, path string) ([]byte, error) {
 	if path == "" {
 		return nil, nil
 	}
-	in := env.In
-	if path != "-" {
-		f, err := os.Open(path)
-		if err != nil {
-			return nil, err
+	return cli.Load(env, path, func(r io.Reader, _ string) ([]byte, error) {
+		body, err := io.ReadAll(io.LimitReader(r, maxBody+1))
+		if err == nil && len(body) > maxBody {
+			err = fmt.Errorf("the body in %s is longer than %d bytes", path, maxBody)
 		}
-		defer f.Close()
-		in = f
-	}
-	if body, err = io.ReadAll(io.LimitReader(in, maxBody+1)); err == nil && len(body) > maxBody {
-		err = fmt.Errorf("the body in %s is longer than %d bytes", path, maxBody)
-	}
-	return body, err
+		return body, err
+	})
 }
 
 // parseGPUs parses --gpu and returns the canonical names of the GPUs.

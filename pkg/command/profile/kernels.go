@@ -7,6 +7,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/adapter/kerneld"
 	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/lists"
 )
 
 // kernelTimeout limits how long the kernel daemon may take to answer.
@@ -16,12 +17,8 @@ const kernelTimeout = time.Second
 // is a graph of kernels. The query returns the processes of the executors, and the names of clients other
 // than the functions that have requests there. It returns nothing if the daemon does not answer.
 func kernelUsers(runDir string, functions []function.Function) func(ctx context.Context) (executors []int, otherClients []string) {
-	var tenants []string
-	for _, fn := range functions {
-		if fn.Kind == function.Kernels {
-			tenants = append(tenants, fn.Tenant)
-		}
-	}
+	graphs := lists.Filter(functions, func(fn function.Function) bool { return fn.Kind == function.Kernels })
+	tenants := lists.Map(graphs, func(fn function.Function) string { return fn.Tenant })
 	if len(tenants) == 0 {
 		return nil
 	}

@@ -229,9 +229,7 @@ func (o *planOptions) predict(ctx context.Context, demand []plan.Demand, describ
 			o.env.Notef("note: the simulation had no request of %s, because its rate is so low compared with other functions", d.Function)
 		}
 	}
-	for _, f := range functions {
-		result.Functions = append(result.Functions, predictionOf(f))
-	}
+	result.Functions = append(result.Functions, lists.Map(functions, predictionOf)...)
 	return result, err
 }
 

@@ -105,13 +105,10 @@ func (o *workload) ignored(policies []string) (flags []string) {
 	}
 	unused := queue.Ignored(keys, policies...)
 	adapts := several && slices.Contains(keys, "utilization") && !slices.Contains(unused, "utilization")
+	moves := slices.Contains(keys, "memory") && anyExcept(queue.OneAtATime) && o.mem != 0 // fault and hints belong to it
 	for _, key := range keys {
-		moves := key == "memory" || slices.Contains(keys, "memory") // fault and hints belong to it
-		if (key == "memory" || key == "fault" || key == "hints") && (!moves || !anyExcept(queue.OneAtATime) || o.mem == 0) {
-			flags = append(flags, "--set "+key)
-			continue
-		}
-		if slices.Contains(unused, key) || key == "interference" && !several || (key == "demand" || key == "utilization") && !adapts {
+		if (key == "memory" || key == "fault" || key == "hints") && !moves || slices.Contains(unused, key) ||
+			key == "interference" && !several || (key == "demand" || key == "utilization") && !adapts {
 			flags = append(flags, "--set "+key)
 		}
 	}

@@ -84,15 +84,11 @@ func trials(res measure.Result) (out []Finding) {
 // its configurations was measured.
 func (c Criteria) gates(job measure.Job, res measure.Result) (out []Finding) {
 	for _, g := range c.Gates {
-		matched := false
-		for _, row := range res.Rows {
-			if !g.matches(row.Function, row.Config) {
-				continue
-			}
-			matched = true
+		matched := lists.Filter(res.Rows, func(row profile.Row) bool { return g.matches(row.Function, row.Config) })
+		for _, row := range matched {
 			out = append(out, g.Judge(measure.PointOf(row).String(), FiguresOf(row), job.Objective(row.Function)))
 		}
-		if !matched {
+		if len(matched) == 0 {
 			out = append(out, Finding{FailIf, g.String(), Unknown, fmt.Sprintf("%s: no configuration that it applies to was measured", g)})
 		}
 	}

@@ -83,20 +83,17 @@ func Objective(name string, demand []plan.Demand, loaded []function.Function, sl
 }
 
 // rates returns the rates to plan for; nil if the section has no demand and no choice.
-func (p *Request) rates(s Section) (out []float64) {
+func (p *Request) rates(s Section) []float64 {
 	switch {
 	case p.Demand != nil:
-		for _, d := range p.Demand {
-			if d.Function == s.Function {
-				out = append(out, d.RPS)
-			}
-		}
+		own := lists.Filter(p.Demand, func(d plan.Demand) bool { return d.Function == s.Function })
+		return lists.Map(own, func(d plan.Demand) float64 { return d.RPS })
 	case len(p.RPS) > 0:
 		return p.RPS
 	case s.Choice.OK:
 		return lists.Map(steps, func(k float64) float64 { return k * s.Choice.Row.ThroughputRPS })
 	}
-	return out
+	return nil
 }
 
 // Steps returns how often Plan calls Planned.
