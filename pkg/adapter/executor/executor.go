@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/adapter/mps"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/kgraph/job"
 )
 
@@ -28,16 +29,10 @@ const program = "gfaas-kernel-executor"
 func Find(libDir string) (string, error) {
 	path := filepath.Join(libDir, program)
 	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
-		return "", &missingError{path}
+		return "", &ports.UnavailableError{Err: fmt.Errorf("%s is missing", path), Remedy: "run make, or install gfaas again"}
 	}
 	return path, nil
 }
-
-type missingError struct{ path string }
-
-func (e *missingError) Error() string     { return e.path + " is missing" }
-func (e *missingError) Hint() string      { return "run make, or install gfaas again" }
-func (e *missingError) Unavailable() bool { return true }
 
 // Config describes how to start an executor.
 type Config struct {
@@ -63,12 +58,6 @@ type Executor struct {
 
 // helloTimeout limits how long an executor may take to open its GPU.
 const helloTimeout = 60 * time.Second
-
-// UnavailableError reports that the executor cannot use a GPU.
-type UnavailableError struct{ Reason string }
-
-func (e *UnavailableError) Error() string     { return "no GPU: " + e.Reason }
-func (e *UnavailableError) Unavailable() bool { return true }
 
 // stderrTail keeps the end of a process's standard error.
 type stderrTail struct {
@@ -97,8 +86,8 @@ func (l *stderrTail) String() string {
 	return strings.TrimSpace(string(l.text))
 }
 
-// Start starts an executor and waits for its hello. It returns an *UnavailableError if there is no usable
-// GPU, and ctx's error if ctx ends first.
+// Start starts an executor and waits for its hello. It returns a *ports.UnavailableError if there is no
+// usable GPU, and ctx's error if ctx ends first.
 func Start(ctx context.Context, c Config) (*Executor, job.Hello, error) {
 	// Pipes are faster than a socket pair: each read from a socket wakes its writer to report
 	// free space, even if the writer waits for something else.
@@ -156,7 +145,7 @@ func (e *Executor) hello() (job.Hello, error) {
 	}
 	h, err := job.ParseHello(data)
 	if err == nil && !h.Ready {
-		err = &UnavailableError{h.Name}
+		err = &ports.UnavailableError{Err: fmt.Errorf("no GPU: %s", h.Name)}
 	}
 	return h, err
 }

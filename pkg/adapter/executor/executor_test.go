@@ -18,6 +18,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/adapter/executor"
 	"github.com/gfaas/gfaas/pkg/adapter/mps/mpstest"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/kgraph"
 	"github.com/gfaas/gfaas/pkg/kgraph/job"
 )
@@ -251,9 +252,9 @@ func TestNoDriver(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer h.Close()
-	var missing *executor.UnavailableError
+	var missing *ports.UnavailableError
 	_, _, err = executor.Start(context.Background(), executor.Config{Path: path, Env: []string{"PATH=/nowhere", "LD_LIBRARY_PATH=/nowhere"}, Host: h})
-	if preloaded := err == nil; preloaded || !errors.As(err, &missing) || !strings.Contains(missing.Reason, "libcuda.so.1") {
+	if preloaded := err == nil; preloaded || !errors.As(err, &missing) || !strings.Contains(missing.Error(), "libcuda.so.1") {
 		t.Errorf("start without a driver: got the error %v, want one that names libcuda.so.1", err)
 	}
 }

@@ -16,6 +16,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
 // Socket returns the path of the daemon's own socket in a run directory.
@@ -60,19 +62,8 @@ func (e *Error) Error() string {
 // Refusal returns the daemon's code and the place in the request that it concerns.
 func (e *Error) Refusal() (code, where string) { return e.Code, e.Where }
 
-// unavailableError reports that there is no daemon.
-type unavailableError struct {
-	err  error
-	hint string
-}
-
-func (e *unavailableError) Error() string     { return e.err.Error() }
-func (e *unavailableError) Unwrap() error     { return e.err }
-func (e *unavailableError) Unavailable() bool { return true }
-func (e *unavailableError) Hint() string      { return e.hint }
-
 // Do sends a request with a body of the given size in bytes. The caller must close the
-// answer's body. A refusal is an *Error.
+// answer's body. A refusal is an *Error. If no daemon can be reached, the error is a *ports.UnavailableError.
 func (c *Client) Do(ctx context.Context, method, path string, body io.Reader, size int64) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://kerneld"+path, body)
 	if err != nil {
@@ -87,9 +78,10 @@ func (c *Client) Do(ctx context.Context, method, path string, body io.Reader, si
 	answer, err := c.http.Do(req)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return nil, &unavailableError{fmt.Errorf("no kernel daemon at %s", c.socket), "start one with gfaas-kerneld"}
+		return nil, &ports.UnavailableError{Err: fmt.Errorf("no kernel daemon at %s", c.socket), Remedy: "start one with gfaas-kerneld"}
 	case errors.Is(err, fs.ErrPermission):
-		return nil, &unavailableError{fmt.Errorf("kernel daemon: %w", errors.Unwrap(err)), "only root and the user who started the daemon can connect"}
+		return nil, &ports.UnavailableError{Err: fmt.Errorf("kernel daemon: %w", errors.Unwrap(err)),
+			Remedy: "only root and the user who started the daemon can connect"}
 	case err != nil:
 		return nil, fmt.Errorf("kernel daemon: %w", errors.Unwrap(err))
 	case answer.StatusCode < 300:

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
 )
 
@@ -29,20 +30,10 @@ func Socket(runDir string) string { return filepath.Join(runDir, "model.sock") }
 // creates a new socket.
 func TenantFolder(runDir, tenant string) string { return filepath.Join(runDir, "model", tenant) }
 
-// Error reports that the daemon cannot be reached or started.
-type Error struct {
-	Err    error
-	Remedy string // hint for the user; empty: none
+// unavailable returns the error of a daemon that cannot be reached or started.
+func unavailable(remedy, format string, args ...any) error {
+	return &ports.UnavailableError{Err: fmt.Errorf(format, args...), Remedy: remedy}
 }
-
-func (e *Error) Error() string { return e.Err.Error() }
-func (e *Error) Unwrap() error { return e.Err }
-
-// Unavailable returns true: no daemon answers.
-func (e *Error) Unavailable() bool { return true }
-
-// Hint returns the suggested next step.
-func (e *Error) Hint() string { return e.Remedy }
 
 // Client is a connection to the daemon. It holds the copies that it gets until it releases them or is
 // closed. It is safe for concurrent use, but handles one request at a time.
@@ -52,7 +43,7 @@ type Client struct {
 	conn   *net.UnixConn
 }
 
-// Dial connects to the daemon at a socket.
+// Dial connects to the daemon at a socket. If no daemon can be reached, the error is a *ports.UnavailableError.
 func Dial(ctx context.Context, socket string) (*Client, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unixpacket", socket)
 	switch {
@@ -61,9 +52,9 @@ func Dial(ctx context.Context, socket string) (*Client, error) {
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("model daemon at %s: %w", socket, ctx.Err())
 	case errors.Is(err, fs.ErrPermission):
-		return nil, &Error{Err: fmt.Errorf("model daemon at %s: %w", socket, err), Remedy: "only root and the user who started the daemon can connect"}
+		return nil, unavailable("only root and the user who started the daemon can connect", "model daemon at %s: %w", socket, err)
 	}
-	return nil, &Error{Err: fmt.Errorf("no model daemon at %s: %w", socket, err), Remedy: "start one with 'gfaas-modeld'"}
+	return nil, unavailable("start one with 'gfaas-modeld'", "no model daemon at %s: %w", socket, err)
 }
 
 // Close closes the connection, which releases everything that it holds.
@@ -136,7 +127,7 @@ func (c *Client) connError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("model daemon at %s: %w", c.socket, ctx.Err())
 	}
-	return &Error{Err: fmt.Errorf("model daemon at %s: %w", c.socket, err), Remedy: "look at the daemon's log"}
+	return unavailable("look at the daemon's log", "model daemon at %s: %w", c.socket, err)
 }
 
 // receivedFiles returns the descriptors that came with an answer.

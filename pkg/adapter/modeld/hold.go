@@ -16,6 +16,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/adapter/detach"
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/lockfile"
 	"github.com/gfaas/gfaas/pkg/owndir"
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
@@ -51,9 +52,9 @@ func Ensure(ctx context.Context, runDir, gpuName string) (c *Client, started boo
 	}
 	dir := filepath.Dir(socket)
 	if err := owndir.Ensure(dir); err != nil { // otherwise another user's program could answer
-		return nil, false, &Error{Err: fmt.Errorf("run directory: %w", err), Remedy: "set GFAAS_RUN_DIR to a folder of yours that others cannot write to"}
+		return nil, false, unavailable("set GFAAS_RUN_DIR to a folder of yours that others cannot write to", "run directory: %w", err)
 	}
-	var missing *Error
+	var missing *ports.UnavailableError
 	if c, err = Dial(ctx, socket); !errors.As(err, &missing) {
 		return c, false, err
 	}
@@ -73,7 +74,7 @@ func Ensure(ctx context.Context, runDir, gpuName string) (c *Client, started boo
 func start(ctx context.Context, socket string, device gpu.Device) (*Client, error) {
 	path, err := detach.Find(program)
 	if err != nil {
-		return nil, &Error{Err: err, Remedy: "install all programs of gfaas, or start the daemon yourself"}
+		return nil, &ports.UnavailableError{Err: err, Remedy: "install all programs of gfaas, or start the daemon yourself"}
 	}
 	logPath := filepath.Join(filepath.Dir(socket), "modeld.log")
 	if info, err := os.Lstat(logPath); err == nil && info.Size() > maxLog {
@@ -93,7 +94,7 @@ func start(ctx context.Context, socket string, device gpu.Device) (*Client, erro
 	cmd.Dir = "/"
 	cmd.Stderr = log
 	if err := detach.Start(cmd); err != nil {
-		return nil, &Error{Err: fmt.Errorf("start the model daemon: %w", err)}
+		return nil, &ports.UnavailableError{Err: fmt.Errorf("start the model daemon: %w", err)}
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
@@ -112,7 +113,7 @@ func await(ctx context.Context, socket string, ended <-chan error, logLine func(
 		}
 		select {
 		case err := <-ended:
-			return nil, &Error{Err: fmt.Errorf("%s exited immediately (%v): %s", program, err, logLine())}
+			return nil, &ports.UnavailableError{Err: fmt.Errorf("%s exited immediately (%v): %s", program, err, logLine())}
 		case <-ctx.Done():
 			return nil, fmt.Errorf("%s does not answer at %s: %w", program, socket, ctx.Err())
 		case <-tick.C:
