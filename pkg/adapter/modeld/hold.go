@@ -6,10 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -23,11 +20,8 @@ import (
 )
 
 const (
-	program   = "gfaas-modeld"
 	idleExit  = "5s"
 	startTime = 30 * time.Second // creating a GPU context takes a while
-	pollEvery = 10 * time.Millisecond
-	maxLog    = 1 << 20 // bytes; start renames a longer log before it appends
 )
 
 // socketFor returns the socket of the model daemon for a GPU: model.sock in the run directory for the
@@ -52,7 +46,8 @@ func Ensure(ctx context.Context, runDir, gpuName string) (c *Client, started boo
 	}
 	dir := filepath.Dir(socket)
 	if err := owndir.Ensure(dir); err != nil { // otherwise another user's program could answer
-		return nil, false, unavailable("set GFAAS_RUN_DIR to a folder of yours that others cannot write to", "run directory: %w", err)
+		const remedy = "set GFAAS_RUN_DIR to a folder of yours that others cannot write to"
+		return nil, false, unavailable(remedy, "run directory: %w", err)
 	}
 	var missing *ports.UnavailableError
 	if c, err = Dial(ctx, socket); !errors.As(err, &missing) {
@@ -70,78 +65,21 @@ func Ensure(ctx context.Context, runDir, gpuName string) (c *Client, started boo
 	return c, err == nil, err
 }
 
-// start runs the daemon in a new session and waits until it answers.
-func start(ctx context.Context, socket string, device gpu.Device) (*Client, error) {
-	path, err := detach.Find(program)
-	if err != nil {
-		return nil, &ports.UnavailableError{Err: err, Remedy: "install all programs of gfaas, or start the daemon yourself"}
-	}
-	logPath := filepath.Join(filepath.Dir(socket), "modeld.log")
-	if info, err := os.Lstat(logPath); err == nil && info.Size() > maxLog {
-		_ = os.Rename(logPath, logPath+".old") // after an error, the log just grows
-	}
-	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("start the model daemon: %w", err)
-	}
-	defer log.Close()
-	before, err := log.Seek(0, 2)
-	if err != nil {
-		return nil, fmt.Errorf("start the model daemon: %w", err)
-	}
-	cmd := exec.Command(path, "--gpu", device.String(), "--exit-when-idle", idleExit, "--socket", socket)
-	cmd.Env = daemonEnv(os.Environ())
-	cmd.Dir = "/"
-	cmd.Stderr = log
-	if err := detach.Start(cmd); err != nil {
-		return nil, &ports.UnavailableError{Err: fmt.Errorf("start the model daemon: %w", err)}
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	return await(ctx, socket, ended, func() string { return lastLine(logPath, before) })
-}
-
-// await waits until the daemon answers at a socket. It fails if the daemon ends first, or after startTime.
-func await(ctx context.Context, socket string, ended <-chan error, logLine func() string) (*Client, error) {
-	ctx, cancel := context.WithTimeout(ctx, startTime)
-	defer cancel()
-	tick := time.NewTicker(pollEvery)
-	defer tick.Stop()
-	for {
-		if c, err := Dial(ctx, socket); err == nil {
-			return c, nil
-		}
-		select {
-		case err := <-ended:
-			return nil, &ports.UnavailableError{Err: fmt.Errorf("%s exited immediately (%v): %s", program, err, logLine())}
-		case <-ctx.Done():
-			return nil, fmt.Errorf("%s does not answer at %s: %w", program, socket, ctx.Err())
-		case <-tick.C:
-		}
-	}
-}
-
-// daemonEnv removes variables that would make the daemon part of an instance, or configure it
-// unintentionally.
-func daemonEnv(env []string) []string {
-	removed := []string{
-		"GFAAS_SOCKET", "GFAAS_INSTANCE", "GFAAS_SECRET", "GFAAS_MODEL_SOCKET", "LD_PRELOAD", "NOTIFY_SOCKET",
-		"GFAAS_TENANT", "GFAAS_LISTEN", "GFAAS_OUTPUT", "GFAAS_CONFIG",
-	}
-	return slices.DeleteFunc(env, func(kv string) bool {
-		name, _, _ := strings.Cut(kv, "=")
-		return slices.Contains(removed, name)
+// start starts the daemon and connects to it when it answers.
+func start(ctx context.Context, socket string, device gpu.Device) (c *Client, err error) {
+	err = detach.Daemon{
+		Program: "gfaas-modeld", Name: "model daemon",
+		Args: []string{"--gpu", device.String(), "--exit-when-idle", idleExit, "--socket", socket},
+		// Without the variables that would make the daemon part of an instance, or configure it unintentionally.
+		Env: detach.Without(os.Environ(), "GFAAS_SOCKET", "GFAAS_INSTANCE", "GFAAS_SECRET", "GFAAS_MODEL_SOCKET",
+			"LD_PRELOAD", "NOTIFY_SOCKET", "GFAAS_TENANT", "GFAAS_LISTEN", "GFAAS_OUTPUT", "GFAAS_CONFIG"),
+		Socket: socket, Log: filepath.Join(filepath.Dir(socket), "modeld.log"), Timeout: startTime,
+	}.Start(ctx, func(ctx context.Context) bool {
+		var failed error
+		c, failed = Dial(ctx, socket)
+		return failed == nil
 	})
-}
-
-// lastLine returns the last line logged after offset since.
-func lastLine(path string, since int64) string {
-	text, err := os.ReadFile(path)
-	if err != nil || int64(len(text)) <= since {
-		return "its log is empty"
-	}
-	logged := strings.TrimSpace(string(text[since:]))
-	return logged[strings.LastIndexByte(logged, '\n')+1:]
+	return c, err
 }
 
 // HeldModel is a model that its connection holds on the GPU.

@@ -156,7 +156,7 @@ func TestDaemonEnv(t *testing.T) {
 func TestEnsureProgramThatFails(t *testing.T) {
 	bin := t.TempDir()
 	script := "#!/bin/sh\necho 'no luck today' >&2\nexit 1\n"
-	if err := os.WriteFile(filepath.Join(bin, program), []byte(script), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(bin, "gfaas-tokend"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
@@ -170,7 +170,7 @@ func TestEnsureProgramThatFails(t *testing.T) {
 func TestLogIsBounded(t *testing.T) {
 	bin, dir := t.TempDir(), t.TempDir()
 	script := "#!/bin/sh\nhead -c 1000000 /dev/zero >&2\nexit 1\n"
-	if err := os.WriteFile(filepath.Join(bin, program), []byte(script), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(bin, "gfaas-tokend"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))

@@ -1,18 +1,13 @@
 package tokend
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/adapter/detach"
@@ -21,10 +16,8 @@ import (
 )
 
 const (
-	program   = "gfaas-tokend"
 	idleExit  = "5s"
 	startTime = 10 * time.Second
-	pollEvery = 5 * time.Millisecond
 )
 
 // Ensure returns a client of the run directory's daemon, after starting one if none
@@ -126,71 +119,17 @@ func (c *Client) ensure(ctx context.Context, runDir string) (started bool, err e
 	return true, c.start(ctx, runDir)
 }
 
-// start runs the daemon in a new session and waits until it answers.
+// start starts the daemon and waits until it answers.
 func (c *Client) start(ctx context.Context, runDir string) error {
-	path, err := detach.Find(program)
-	if err != nil {
-		return unavailable(err, "install all programs of gfaas, or start the daemon yourself")
-	}
-	log, err := OpenLog(runDir)
-	if err != nil {
-		return fmt.Errorf("start the token daemon: %w", err)
-	}
-	defer log.Close()
-	end, err := log.Seek(0, io.SeekEnd)
-	if err != nil {
-		return fmt.Errorf("start the token daemon: %w", err)
-	}
-	cmd := exec.Command(path, "--exit-when-idle", idleExit, "--socket", c.socket)
-	cmd.Env = daemonEnv(os.Environ(), runDir)
-	cmd.Dir = "/"
-	cmd.Stderr = log
-	if err := detach.Start(cmd); err != nil {
-		return unavailable(fmt.Errorf("start the token daemon: %w", err), "")
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	return c.awaitStart(ctx, ended, func() string { return logTail(log.Name(), end) })
-}
-
-func (c *Client) awaitStart(ctx context.Context, ended <-chan error, tail func() string) error {
-	ctx, cancel := context.WithTimeout(ctx, startTime)
-	defer cancel()
-	tick := time.NewTicker(pollEvery)
-	defer tick.Stop()
-	for !c.answers(ctx) {
-		select {
-		case err := <-ended:
-			if c.answers(ctx) { // another process's daemon was faster
-				return nil
-			}
-			return unavailable(fmt.Errorf("%s exited immediately (%v): %s", program, err, tail()), "")
-		case <-ctx.Done():
-			return fmt.Errorf("%s does not answer at %s: %w", program, c.socket, ctx.Err())
-		case <-tick.C:
-		}
-	}
-	return nil
+	return detach.Daemon{
+		Program: "gfaas-tokend", Name: "token daemon", Args: []string{"--exit-when-idle", idleExit, "--socket", c.socket},
+		Env: daemonEnv(os.Environ(), runDir), Socket: c.socket, Log: LogPath(runDir), Timeout: startTime,
+	}.Start(ctx, c.answers)
 }
 
 // daemonEnv removes the variables that would make the daemon a client of itself, and those
 // that are meant for another program, such as the gateway's address.
 func daemonEnv(env []string, runDir string) []string {
-	removed := []string{"GFAAS_SOCKET", "GFAAS_INSTANCE", "GFAAS_SECRET", "GFAAS_RUN_DIR", "GFAAS_LISTEN",
-		"LD_PRELOAD", "NOTIFY_SOCKET"}
-	out := slices.DeleteFunc(slices.Clone(env), func(entry string) bool {
-		name, _, _ := strings.Cut(entry, "=")
-		return slices.Contains(removed, name)
-	})
-	return append(out, "GFAAS_RUN_DIR="+runDir)
-}
-
-// logTail returns the last line of the log after an offset.
-func logTail(path string, offset int64) string {
-	text, err := os.ReadFile(path)
-	if err != nil || int64(len(text)) <= offset {
-		return "its log is empty"
-	}
-	lines := bytes.Split(bytes.TrimSpace(text[offset:]), []byte("\n"))
-	return string(lines[len(lines)-1])
+	return append(detach.Without(env, "GFAAS_SOCKET", "GFAAS_INSTANCE", "GFAAS_SECRET", "GFAAS_RUN_DIR", "GFAAS_LISTEN",
+		"LD_PRELOAD", "NOTIFY_SOCKET"), "GFAAS_RUN_DIR="+runDir)
 }
