@@ -18,7 +18,7 @@ import (
 func boundedServer(t *testing.T, limit int, h http.HandlerFunc) (b *bounded, dial func() net.Conn) {
 	t.Helper()
 	path := filepath.Join(runDir(t), "s")
-	l, err := Listen("unix", path, 0o600, nil)
+	l, err := Listen("unix", path, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}

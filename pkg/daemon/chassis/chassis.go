@@ -56,7 +56,6 @@ type Config struct {
 	WebTimeout   time.Duration // time to write an answer at Listen and UIListen; 0 means 10 s
 	Conns        int           // open connections per socket, see Bounded; 0 means no limit
 	ExitWhenIdle time.Duration // exit after this time without use; 0 means never
-	Sockets      SocketOption  // applied to the control socket
 	// HTTP, if set, adjusts each server before it serves, for example its timeouts.
 	HTTP func(*http.Server)
 	// Conn, if set, wraps each accepted connection before the server uses it. It returns
@@ -211,7 +210,7 @@ func (c *Chassis) acquireLock() (err error) {
 
 // listen opens the control socket and the TCP sockets.
 func (c *Chassis) listen() (err error) {
-	if c.control, err = Listen("unix", c.cfg.Socket, 0o600, c.cfg.Sockets); err != nil {
+	if c.control, err = Listen("unix", c.cfg.Socket, 0o600); err != nil {
 		return err
 	}
 	c.control.Own(c.log)

@@ -217,7 +217,7 @@ func TestPathTooLongForASocket(t *testing.T) {
 	if _, err := os.Stat(dir); err == nil {
 		t.Errorf("open created the folder %s, want no folder", dir)
 	}
-	if _, err := Listen("unix", filepath.Join(dir, "a.sock"), 0o600, nil); !errors.As(err, &long) {
+	if _, err := Listen("unix", filepath.Join(dir, "a.sock"), 0o600); !errors.As(err, &long) {
 		t.Errorf("listen at a path that is too long: got %v, want a *ports.UnavailableError", err)
 	}
 }
@@ -386,18 +386,18 @@ func TestReload(t *testing.T) {
 
 func TestListenerRemovesItsOwnSocketOnly(t *testing.T) {
 	path := filepath.Join(runDir(t), "s")
-	first, err := Listen("unixpacket", path, 0o600, nil)
+	first, err := Listen("unixpacket", path, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	second, err := Listen("unixpacket", path, 0o600, nil)
+	second, err := Listen("unixpacket", path, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Listen("unixpacket", path, 0o600, nil); err == nil {
+	if _, err := Listen("unixpacket", path, 0o600); err == nil {
 		t.Error("a third listener opened the path of the second, want an error")
 	}
 	_ = first.Close()
@@ -413,15 +413,15 @@ func TestListenerRemovesItsOwnSocketOnly(t *testing.T) {
 // From the first moment, and with any umask, the socket refuses other users.
 func TestListenerHasItsModeFromTheStart(t *testing.T) {
 	defer syscall.Umask(syscall.Umask(0))
-	path, opted := filepath.Join(runDir(t), "s"), false
-	l, err := bind("unix", path, 0o600, func(string, string, syscall.RawConn) error { opted = true; return nil })
+	path := filepath.Join(runDir(t), "s")
+	l, err := bind("unix", path, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
 	info, err := os.Lstat(path)
-	if err != nil || info.Mode() != fs.ModeSocket|0o600 || !opted {
-		t.Errorf("new socket: got mode %v, %v, option set %v; want mode %v, option set true", info.Mode(), err, opted, fs.ModeSocket|0o600)
+	if err != nil || info.Mode() != fs.ModeSocket|0o600 {
+		t.Errorf("new socket: got mode %v, %v; want mode %v", info.Mode(), err, fs.ModeSocket|0o600)
 	}
 }
 

@@ -17,10 +17,6 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// SocketOption sets an option of a socket before it is bound, like
-// net.ListenConfig.Control.
-type SocketOption = func(network, address string, raw syscall.RawConn) error
-
 // Listener is a unix socket whose Close removes its file, unless another file has replaced
 // it at the path.
 type Listener struct {
@@ -48,7 +44,7 @@ func CheckPath(path string) error {
 // at the path that does not answer, since in a run directory of ours that belongs to a dead
 // daemon. It returns an error if a daemon answers at the path or if the path is another
 // kind of file.
-func Listen(network, path string, mode fs.FileMode, option SocketOption) (*Listener, error) {
+func Listen(network, path string, mode fs.FileMode) (*Listener, error) {
 	if err := CheckPath(path); err != nil {
 		return nil, err
 	}
@@ -63,7 +59,7 @@ func Listen(network, path string, mode fs.FileMode, option SocketOption) (*Liste
 			return nil, fmt.Errorf("remove the unused socket: %w", err)
 		}
 	}
-	inner, err := bind(network, path, mode, option)
+	inner, err := bind(network, path, mode)
 	if err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
@@ -82,16 +78,10 @@ func Listen(network, path string, mode fs.FileMode, option SocketOption) (*Liste
 
 // bind creates the socket with at most the permissions of mode from the start: on Linux,
 // the file of a bound socket gets the socket's own mode, reduced by the umask.
-func bind(network, path string, mode fs.FileMode, option SocketOption) (net.Listener, error) {
-	config := net.ListenConfig{Control: func(network, address string, raw syscall.RawConn) error {
-		var err error
-		if failed := raw.Control(func(fd uintptr) { err = syscall.Fchmod(int(fd), uint32(mode.Perm())) }); failed != nil || err != nil {
-			return errors.Join(failed, err)
-		}
-		if option == nil {
-			return nil
-		}
-		return option(network, address, raw)
+func bind(network, path string, mode fs.FileMode) (net.Listener, error) {
+	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) (err error) {
+		failed := raw.Control(func(fd uintptr) { err = syscall.Fchmod(int(fd), uint32(mode.Perm())) })
+		return errors.Join(failed, err)
 	}}
 	return config.Listen(context.Background(), network, path)
 }

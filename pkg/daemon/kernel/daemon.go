@@ -160,7 +160,7 @@ func (d *Daemon) sweep() {
 }
 
 func (d *Daemon) openSocket(client string) (*socket, error) {
-	l, err := chassis.Listen("unix", d.socketPath(client), 0o600, nil)
+	l, err := chassis.Listen("unix", d.socketPath(client), 0o600)
 	if err != nil {
 		return nil, err
 	}

@@ -53,7 +53,7 @@ func (srv *server) listen(tenant string) error {
 	if srv.listeners[tenant] != nil {
 		return nil
 	}
-	l, err := chassis.Listen("unixpacket", srv.socketOf(tenant), 0o600, nil)
+	l, err := chassis.Listen("unixpacket", srv.socketOf(tenant), 0o600)
 	if err != nil {
 		return err
 	}

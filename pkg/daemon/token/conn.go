@@ -2,10 +2,8 @@ package token
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"os"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -84,40 +82,14 @@ func use(conn *net.UnixConn, f func(fd int) error) error {
 // The daemon accepts no file descriptors from its peers, because they could block it. A peer could
 // pass a TCP connection with unsent data and a long SO_LINGER timeout, and close its own descriptor.
 // The daemon's close would then be the last one and would wait for that timeout, while the same
-// thread has to read the messages of all other clients. Since Linux 6.16 the kernel can refuse the
-// descriptors. On older kernels the daemon receives them and closes them in a separate goroutine.
+// thread has to read the messages of all other clients. So the daemon closes received descriptors in a
+// separate goroutine, and ends the connection.
 
 // maxRights is the largest number of descriptors in a record (the kernel's SCM_MAX_FD).
 const maxRights = 253
 
 // errRights ends the connection of a client that passes descriptors.
 var errRights = errors.New("the client passed file descriptors")
-
-// refuseRights makes the kernel refuse descriptors on a listening socket and on its connections, if
-// the kernel supports that.
-func refuseRights(_, _ string, raw syscall.RawConn) error {
-	var err error
-	if failed := raw.Control(func(fd uintptr) {
-		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSRIGHTS, 0)
-	}); failed != nil {
-		return failed
-	}
-	if errors.Is(err, unix.ENOPROTOOPT) {
-		return nil
-	}
-	return err
-}
-
-// rightsAreRefused reports whether the kernel supports refusing descriptors.
-func rightsAreRefused() (bool, error) {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return false, fmt.Errorf("socket: %w", err)
-	}
-	defer unix.Close(fd)
-	_, err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSRIGHTS)
-	return err == nil, nil
-}
 
 // receive reads the frame of one message into buf without parsing it, and returns its length. It
 // waits for a record unless fd is non-blocking. It returns errRights if the record carries descriptors.

@@ -105,7 +105,7 @@ func (d *Daemon) open() (err error) {
 	}
 	d.chassis, err = chassis.Open(chassis.Config{
 		Program: "gfaas-tokend", Socket: d.cfg.Socket, Lock: "token.lock", Private: d.cfg.Private, Listen: d.cfg.Listen,
-		WebTimeout: d.cfg.WebTimeout, ExitWhenIdle: d.cfg.ExitWhenIdle, Sockets: refuseRights, HTTP: withConn, Log: d.log,
+		WebTimeout: d.cfg.WebTimeout, ExitWhenIdle: d.cfg.ExitWhenIdle, HTTP: withConn, Log: d.log,
 	})
 	if err != nil {
 		return err
@@ -123,11 +123,11 @@ func (d *Daemon) open() (err error) {
 	if err := d.registry.load(); err != nil {
 		return err
 	}
-	if d.sessions.common, err = chassis.Listen("unixpacket", socket, 0o600, refuseRights); err != nil || d.cfg.Grants == nil {
+	if d.sessions.common, err = chassis.Listen("unixpacket", socket, 0o600); err != nil || d.cfg.Grants == nil {
 		return err
 	}
 	// Containers run as any user. A process proves with a grant and a secret that it may connect.
-	if d.sessions.granted, err = chassis.Listen("unixpacket", d.lineage.grantedSocket, 0o666, refuseRights); err != nil {
+	if d.sessions.granted, err = chassis.Listen("unixpacket", d.lineage.grantedSocket, 0o666); err != nil {
 		_ = d.sessions.common.Close()
 	}
 	return err

@@ -53,9 +53,8 @@
 //   - When a client dies, the end of its connection frees its lease and memory. Other clients do not
 //     wait for a client that is stopped while it drains, nor for a client that keeps its lease for more
 //     than half a minute after a revocation.
-//   - If a client passes file descriptors, the kernel refuses them. On older kernels, the daemon ends
-//     the connection and closes the descriptors in a separate goroutine, so that other clients do
-//     not wait.
+//   - If a client passes file descriptors, the daemon ends the connection and closes the descriptors in
+//     a separate goroutine, so that other clients do not wait.
 //   - If a client announces that its work in flight ends soon, the scheduler grants its SMs to the
 //     next client at once. If the announcement is wrong, the scheduler grants them to no further
 //     client until the first client returns its lease, and soon ignores that client's announcements.

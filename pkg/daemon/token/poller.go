@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -19,10 +18,9 @@ import (
 // long as a bare echo. With one goroutine per session, the runtime's poller would be woken first and
 // then a thread for the goroutine, and many sessions would queue for the lock.
 type poller struct {
-	epoll         int
-	alarm         *alarm             // alarm of the schedulers; at shutdown it wakes poll
-	sessions      map[int32]*session // by descriptor; guarded by the core's lock
-	rightsRefused atomic.Bool        // the kernel refuses descriptors in records
+	epoll    int
+	alarm    *alarm             // alarm of the schedulers; at shutdown it wakes poll
+	sessions map[int32]*session // by descriptor; guarded by the core's lock
 }
 
 func newPoller(alarm *alarm) (*poller, error) {
@@ -31,12 +29,7 @@ func newPoller(alarm *alarm) (*poller, error) {
 		return nil, fmt.Errorf("epoll: %w", err)
 	}
 	p := &poller{epoll: epoll, alarm: alarm, sessions: map[int32]*session{}}
-	safe, err := rightsAreRefused()
-	p.rightsRefused.Store(safe)
-	if err == nil {
-		err = unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, alarm.fd, readable(alarm.fd))
-	}
-	if err != nil {
+	if err := unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, alarm.fd, readable(alarm.fd)); err != nil {
 		p.close()
 		return nil, fmt.Errorf("epoll: %w", err)
 	}
@@ -75,10 +68,6 @@ func (p *poller) welcome(c *session, conn *net.UnixConn, welcome wire.Welcome) e
 func (p *poller) drop(c *session) {
 	delete(p.sessions, int32(c.fd))
 	_ = unix.EpollCtl(p.epoll, unix.EPOLL_CTL_DEL, c.fd, nil)
-	if p.rightsRefused.Load() {
-		_ = unix.Close(c.fd)
-		return
-	}
 	go closeAndDiscard(c.fd)
 }
 
@@ -94,14 +83,6 @@ func (p *poller) pause(state *core, c *session, length time.Duration) {
 	})
 }
 
-// read reads a record from a client, or the expiry count of the alarm.
-func (p *poller) read(fd int, buf, oob []byte) (int, error) {
-	if p.rightsRefused.Load() || fd == p.alarm.fd {
-		return unix.Read(fd, buf)
-	}
-	return receive(fd, buf, oob)
-}
-
 // poll handles messages and the alarm until the daemon shuts down. Its buffer is longer than any
 // valid message, so that longer messages are detected.
 func (s *sessions) poll() error {
@@ -115,10 +96,13 @@ func (s *sessions) poll() error {
 			return fmt.Errorf("poll clients: %w", err)
 		}
 		for _, ev := range events[:max(n, 0)] {
-			n, err := p.read(int(ev.Fd), buf, oob)
 			if int(ev.Fd) != p.alarm.fd {
+				n, err := receive(int(ev.Fd), buf, oob)
 				s.received(ev.Fd, buf[:max(n, 0)], err)
-			} else if s.locked(s.registry.gpus.expired) != nil {
+				continue
+			}
+			_, _ = unix.Read(p.alarm.fd, buf) // the number of times it has expired
+			if s.locked(s.registry.gpus.expired) != nil {
 				s.dropAll()
 				return nil
 			}

@@ -1,7 +1,6 @@
 package token
 
 import (
-	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -182,47 +181,10 @@ func lingerer(t *testing.T) int {
 	return fd
 }
 
-// canRefuse reports whether this kernel can refuse descriptors.
-func canRefuse(t *testing.T) bool {
-	t.Helper()
-	can, err := rightsAreRefused()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return can
-}
-
-// TestDescriptorsAreRefused checks that the kernel refuses descriptors from clients, if it supports
-// that.
-func TestDescriptorsAreRefused(t *testing.T) {
-	if !canRefuse(t) {
-		t.Skip("kernels before 6.16 cannot refuse descriptors: TestDescriptorsAreDiscarded")
-	}
-	s := serve(t, Config{})
-	s.register(reg("a", share{sm: 60, request: 1, limit: 1}))
-	bad := connectTo(t, s.clientSocket())
-	bad.greet(t, "a")
-	for name, to := range map[string]int{"before the hello": connectTo(t, s.clientSocket()).fd, "after it": bad.fd} {
-		if err := unix.Sendmsg(to, request, unix.UnixRights(0), nil, 0); !errors.Is(err, unix.EPERM) {
-			t.Errorf("pass a descriptor %s: got %v, want EPERM", name, err)
-		}
-	}
-}
-
-// TestDescriptorsAreDiscarded checks that without this support, a client that passes a descriptor
-// with a slow close loses its connection, and no other client waits for the close.
+// TestDescriptorsAreDiscarded checks that a client that passes a descriptor with a slow close loses its
+// connection, and no other client waits for the close.
 func TestDescriptorsAreDiscarded(t *testing.T) {
 	s := serve(t, Config{})
-	s.d.sessions.poller.rightsRefused.Store(false)
-	if canRefuse(t) {
-		raw, err := s.d.sessions.common.SyscallConn()
-		if err == nil {
-			err = raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSRIGHTS, 1) })
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	s.register(reg("a", share{sm: 60, request: 1, limit: 1}))
 	good := s.join(reg("b", share{sm: 30, request: 1, limit: 1}))
 	began := time.Now()

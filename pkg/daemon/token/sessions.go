@@ -123,7 +123,7 @@ func (s *sessions) greet(g greeting) {
 	}
 	s.logEnd(int(cred.Pid), cred.Uid, err)
 	_ = s.locked(func() { s.greetings = slices.DeleteFunc(s.greetings, func(o greeting) bool { return o == g }) })
-	if err != nil && !s.poller.rightsRefused.Load() {
+	if err != nil {
 		_ = use(g.conn, func(fd int) error { shutDownAndDiscard(fd); return nil })
 	}
 	_ = g.conn.Close()

@@ -41,7 +41,7 @@ func openSocket(cfg *Config, id string) (*instanceSocket, error) {
 		return nil, fmt.Errorf("folder of the instance's socket: %w", err)
 	}
 	path := procfs.OpenFile(l.folder.Fd()) + "/token.sock"
-	if l.Listener, err = chassis.Listen("unixpacket", path, mode, refuseRights); err != nil {
+	if l.Listener, err = chassis.Listen("unixpacket", path, mode); err != nil {
 		_ = l.folder.Close()
 		return nil, fmt.Errorf("folder of the instance's socket %s: %w", l.dir, err)
 	}
