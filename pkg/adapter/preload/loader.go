@@ -1,14 +1,13 @@
 package preload
 
 import (
+	"bytes"
 	"context"
 	"debug/elf"
-	"errors"
 	"fmt"
-	"io"
 	"os"
+	"os/exec"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -52,16 +51,23 @@ func AskLoader(ctx context.Context, command, hook, runDir string) (answer func()
 			env = append(env, v)
 		}
 	}
-	output, err := startWithOutput([]string{programLoader(f), program}, env)
-	if err != nil {
+	var output bytes.Buffer
+	cmd := exec.Command(programLoader(f), program)
+	cmd.Env, cmd.Stdout, cmd.Stderr = env, &output, &output
+	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("run the loader of %s: %w", program, err)
 	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = cmd.Wait() // the list shows whether the library was loaded
+	}()
 	return func() error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case text := <-output:
-			err := checkLoaderList(program, hook, text)
+		case <-ended:
+			err := checkLoaderList(program, hook, output.String())
 			if err == nil {
 				c.write()
 			}
@@ -120,38 +126,6 @@ func (c loaderCache) write() {
 		_ = dir.WriteFile(loaderCacheFile, []byte(c.files), 0o600)
 		_ = dir.Close()
 	}
-}
-
-// startWithOutput starts a program and returns a channel for its combined output. It is cheaper than
-// os/exec, which starts an additional process before the first command of a program.
-func startWithOutput(command, env []string) (output <-chan string, err error) {
-	var pipe [2]int
-	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
-		return nil, err
-	}
-	_ = unix.SetNonblock(pipe[0], true) // so that reading blocks no thread
-	reader := os.NewFile(uintptr(pipe[0]), "output")
-	devNull, err := os.Open(os.DevNull)
-	if err != nil {
-		return nil, errors.Join(err, unix.Close(pipe[1]), reader.Close())
-	}
-	pid, err := syscall.ForkExec(command[0], command, &syscall.ProcAttr{
-		Env: env, Files: []uintptr{devNull.Fd(), uintptr(pipe[1]), uintptr(pipe[1])},
-	})
-	_ = errors.Join(devNull.Close(), unix.Close(pipe[1]))
-	if err != nil {
-		return nil, errors.Join(err, reader.Close())
-	}
-	result := make(chan string, 1)
-	go func() {
-		text, _ := io.ReadAll(reader)
-		_ = reader.Close()
-		for err := error(unix.EINTR); errors.Is(err, unix.EINTR); {
-			_, err = unix.Wait4(pid, nil, 0, nil)
-		}
-		result <- string(text)
-	}()
-	return result, nil
 }
 
 // checkLoaderList returns an error unless the loader's list of libraries contains the preload
