@@ -4,6 +4,7 @@
 package executor
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -45,10 +46,10 @@ type Config struct {
 // Executor is a process that runs jobs, one at a time.
 type Executor struct {
 	cmd      *exec.Cmd
-	jobs     *os.File // pipe to the process
-	answers  *os.File // pipe from the process
-	buf      []byte
-	unparsed []byte
+	jobs     *os.File      // pipe to the process
+	answers  *os.File      // pipe from the process
+	messages *bufio.Reader // of answers
+	received int           // length of the message that receive returned last
 	stderr   stderrTail
 
 	killOnce sync.Once
@@ -102,7 +103,10 @@ func Start(ctx context.Context, c Config) (*Executor, job.Hello, error) {
 		return nil, job.Hello{}, fmt.Errorf("pipe from an executor: %w", err)
 	}
 	defer theirAnswers.Close()
-	e := &Executor{jobs: jobs, answers: answers, exited: make(chan struct{}), stderr: stderrTail{tee: c.Stderr}}
+	e := &Executor{
+		jobs: jobs, answers: answers, messages: bufio.NewReaderSize(answers, job.HeaderSize+job.MaxMessage),
+		exited: make(chan struct{}), stderr: stderrTail{tee: c.Stderr},
+	}
 	e.cmd = exec.Command(c.Path)
 	e.cmd.Env = c.Env
 	e.cmd.Stderr = &e.stderr
@@ -155,28 +159,22 @@ func (e *Executor) Pid() int { return e.cmd.Process.Pid }
 
 // receive returns the next message. Its data are valid until the next call.
 func (e *Executor) receive() (kind uint32, data []byte, err error) {
-	for {
-		if len(e.unparsed) >= job.HeaderSize {
-			n, kind, err := job.Header(e.unparsed)
-			if err != nil {
-				return 0, nil, err
-			}
-			if end := job.HeaderSize + n; len(e.unparsed) >= end {
-				data, e.unparsed = e.unparsed[job.HeaderSize:end], e.unparsed[end:]
-				return kind, data, nil
-			}
-		}
-		const bufSize = 2 * job.MaxMessage
-		if e.buf == nil {
-			e.buf = make([]byte, bufSize)
-		}
-		buffered := copy(e.buf, e.unparsed)
-		n, err := e.answers.Read(e.buf[buffered:])
-		e.unparsed = e.buf[:buffered+n]
-		if err != nil {
-			return 0, nil, err
-		}
+	_, _ = e.messages.Discard(e.received) // the previous message
+	e.received = 0
+	head, err := e.messages.Peek(job.HeaderSize)
+	if err != nil {
+		return 0, nil, err
 	}
+	n, kind, err := job.Header(head)
+	if err != nil {
+		return 0, nil, err
+	}
+	message, err := e.messages.Peek(job.HeaderSize + n)
+	if err != nil {
+		return 0, nil, err
+	}
+	e.received = len(message)
+	return kind, message[job.HeaderSize:], nil
 }
 
 // Send starts a job, which must make progress within patience. It returns no error: after a failure, Wait
