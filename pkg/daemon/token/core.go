@@ -54,6 +54,20 @@ func (c *core) locked(f func()) error {
 	return nil
 }
 
+// poll calls done at intervals until it returns true. It returns the context's error if the context ends before.
+func poll(ctx context.Context, interval time.Duration, done func() bool) error {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for !done() {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+	return nil
+}
+
 // logLimit is a log for events that clients can cause. It prints at most lines messages per period
 // and counts the others.
 type logLimit struct {

@@ -394,24 +394,15 @@ const (
 func (s *sessions) settle(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()
-	tick := time.NewTicker(settlePoll)
-	defer tick.Stop()
-	for {
+	_ = poll(ctx, settlePoll, func() bool {
 		var sessions []*session
 		_ = s.locked(func() {
 			if inst := s.registry.instances[id]; inst != nil {
 				sessions = slices.Collect(inst.sessions())
 			}
 		})
-		if !slices.ContainsFunc(sessions, (*session).processEnded) {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
+		return !slices.ContainsFunc(sessions, (*session).processEnded)
+	})
 }
 
 // stop closes the connections that have not sent their hello.

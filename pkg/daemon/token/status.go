@@ -130,29 +130,12 @@ func (a *allocation) unmanagedRows(row wire.ClientStatus) (rows []wire.ClientSta
 func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // collector exports the state of instances and clients.
-type collector struct {
-	registry *registry
-
-	gpuTime, launches, blocked, instances, clients, smRunning, phase, memory *prometheus.Desc
-}
+type collector struct{ registry *registry }
 
 // export returns the metrics of the daemon.
 func (r *registry) export() *prometheus.Registry {
-	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("gfaas_token_"+name, help, labels, nil)
-	}
-	out := prometheus.NewRegistry()
-	out.MustRegister(r.metrics.grants, r.metrics.revokes, r.metrics.refused, r.metrics.waits, r.metrics.leases, &collector{
-		registry:  r,
-		gpuTime:   desc("gpu_seconds_total", "GPU time that an instance was charged.", "gpu", "instance"),
-		launches:  desc("launches_total", "Launches of an instance's processes.", "gpu", "instance"),
-		blocked:   desc("blocked_seconds_total", "Time for which an instance's processes waited at a closed gate.", "gpu", "instance"),
-		instances: desc("instances", "Registered instances.", "gpu"),
-		clients:   desc("clients", "Processes by state; absent counts instances without a process.", "gpu", "state"),
-		smRunning: desc("sm_running_ratio", "Share of the SMs that leases hold.", "gpu"),
-		phase:     desc("phase", "1 for the current phase of an instance (policy introspective).", "gpu", "instance", "phase"),
-		memory:    desc("memory_bytes", "GPU memory that an instance has allocated.", "gpu", "instance"),
-	})
+	out, m := prometheus.NewRegistry(), r.metrics
+	out.MustRegister(m.grants, m.revokes, m.refused, m.waits, m.leases, collector{r})
 	return out
 }
 
@@ -170,14 +153,10 @@ func (a *allocation) totals(now policy.Snapshot) totals {
 }
 
 // Describe implements prometheus.Collector.
-func (m *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.gpuTime, m.launches, m.blocked, m.instances, m.clients, m.smRunning, m.phase, m.memory} {
-		ch <- d
-	}
-}
+func (m collector) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(m, ch) }
 
 // Collect implements prometheus.Collector.
-func (m *collector) Collect(ch chan<- prometheus.Metric) {
+func (m collector) Collect(ch chan<- prometheus.Metric) {
 	var s wire.Status
 	var all []totals
 	if m.registry.locked(func() {
@@ -193,13 +172,15 @@ func (m *collector) Collect(ch chan<- prometheus.Metric) {
 	}) != nil {
 		return
 	}
-	for _, t := range all {
-		for desc, v := range map[*prometheus.Desc]float64{m.gpuTime: t.gpuTime, m.launches: t.launches, m.blocked: t.blocked} {
-			ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, v, t.gpu, t.instance)
-		}
+	export := func(kind prometheus.ValueType, name, help string, v float64, labels prometheus.Labels) {
+		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("gfaas_token_"+name, help, nil, labels), kind, v)
 	}
-	gauge := func(desc *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, labels...)
+	for _, t := range all {
+		of := prometheus.Labels{"gpu": t.gpu, "instance": t.instance}
+		export(prometheus.CounterValue, "gpu_seconds_total", "GPU time that an instance was charged.", t.gpuTime, of)
+		export(prometheus.CounterValue, "launches_total", "Launches of an instance's processes.", t.launches, of)
+		export(prometheus.CounterValue, "blocked_seconds_total",
+			"Time for which an instance's processes waited at a closed gate.", t.blocked, of)
 	}
 	for _, g := range s.GPUs {
 		states, phases := map[string]int{}, map[[2]string]bool{}
@@ -212,15 +193,19 @@ func (m *collector) Collect(ch chan<- prometheus.Metric) {
 			}
 		}
 		for _, state := range []string{"absent", "idle", "waiting", "running", "draining", "suspended"} {
-			gauge(m.clients, float64(states[state]), g.GPU, state)
+			export(prometheus.GaugeValue, "clients", "Processes by state; absent counts instances without a process.",
+				float64(states[state]), prometheus.Labels{"gpu": g.GPU, "state": state})
 		}
 		for of := range phases {
-			gauge(m.phase, 1, g.GPU, of[0], of[1])
+			export(prometheus.GaugeValue, "phase", "1 for the current phase of an instance (policy introspective).",
+				1, prometheus.Labels{"gpu": g.GPU, "instance": of[0], "phase": of[1]})
 		}
 		for id, bytes := range memory {
-			gauge(m.memory, bytes, g.GPU, id)
+			export(prometheus.GaugeValue, "memory_bytes", "GPU memory that an instance has allocated.",
+				bytes, prometheus.Labels{"gpu": g.GPU, "instance": id})
 		}
-		gauge(m.instances, float64(len(memory)), g.GPU)
-		gauge(m.smRunning, g.SMRunningPct/100, g.GPU)
+		gpu := prometheus.Labels{"gpu": g.GPU}
+		export(prometheus.GaugeValue, "instances", "Registered instances.", float64(len(memory)), gpu)
+		export(prometheus.GaugeValue, "sm_running_ratio", "Share of the SMs that leases hold.", g.SMRunningPct/100, gpu)
 	}
 }

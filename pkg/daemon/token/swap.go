@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"time"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/wire"
@@ -102,46 +101,36 @@ func (p *parking) swapIn(ctx context.Context, inst *instance) error {
 
 // awaitMoved waits until all processes of an instance have answered their Moves. It returns errBusy
 // if a process has not moved all of its memory.
-func (p *parking) awaitMoved(ctx context.Context, inst *instance) error {
-	for {
-		pending, complete := 0, true
-		if err := p.locked(func() {
+func (p *parking) awaitMoved(ctx context.Context, inst *instance) (closing error) {
+	pending, complete := 0, true
+	err := poll(ctx, idleCheck, func() bool {
+		pending, complete = 0, true
+		closing = p.locked(func() {
 			for c := range inst.sessions() {
 				if c.move.pending {
 					pending = max(c.pid, 1)
 				}
 				complete = complete && (c.move.complete || c.move.number == 0) // 0: it connected later
 			}
-		}); err != nil {
-			return err
-		}
-		switch {
-		case pending == 0 && !complete:
-			return errBusy
-		case pending == 0:
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("process %d does not move its memory: %w", pending, ctx.Err())
-		case <-time.After(idleCheck):
-		}
+		})
+		return closing != nil || pending == 0
+	})
+	switch {
+	case err != nil:
+		return fmt.Errorf("process %d does not move its memory: %w", pending, err)
+	case closing == nil && !complete:
+		return errBusy
 	}
+	return closing
 }
 
 // retryWhileBusy calls do with the lock until it returns another error than errBusy, or nil.
 func (p *parking) retryWhileBusy(ctx context.Context, do func() error) (err error) {
-	for {
+	_ = poll(ctx, idleCheck, func() bool {
 		if closing := p.locked(func() { err = do() }); closing != nil {
-			return closing
+			err = closing
 		}
-		if err != errBusy {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(idleCheck):
-		}
-	}
+		return err != errBusy
+	})
+	return err
 }
