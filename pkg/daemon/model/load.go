@@ -184,9 +184,11 @@ func (l *loader) load(c *modelCopy) error {
 	record := wire.Record{
 		Tenant: c.key.Tenant, Name: c.key.Name, Public: c.public, Tensors: read.tensors, Bytes: c.source.bytes(), Files: c.source.recordFiles(),
 	}
-	sums := &sums{}
-	sums.start(read)
-	if err := l.pieces(c.ctx, read.segments, c.memory.Size(), func(p stagedPiece) error { return l.upload(c, p, sums) }); err != nil {
+	content := sha256.New() // of the only file, or of the index and all tensors
+	content.Write(read.text)
+	content.Write(read.header)
+	err = l.pieces(c.ctx, read.segments, c.memory.Size(), func(p stagedPiece) error { return l.upload(c, p, content) })
+	if err != nil {
 		return err
 	}
 	for _, f := range c.source.allFiles() {
@@ -194,7 +196,11 @@ func (l *loader) load(c *modelCopy) error {
 			return err
 		}
 	}
-	record.SHA256, record.Content = sums.end()
+	record.SHA256 = hex.EncodeToString(content.Sum(nil)) // as sha256sum prints it
+	record.Content = record.SHA256
+	if c.source.index != nil {
+		record.SHA256, record.Content = c.source.sum, "index:"+record.Content
+	}
 	if recorded := c.origin.record; recorded != nil {
 		if record.Content != recorded.Content {
 			return wire.Errorf(wire.CodeChanged, "the content of %s has changed since it was put, although its size and mtime are the same: put it again", c.origin.path)
@@ -264,13 +270,13 @@ func (l *loader) pieces(ctx context.Context, segments []segment, total gpu.Bytes
 	return nil
 }
 
-// upload copies a piece to the GPU. It updates the checksums during the transfer.
-func (l *loader) upload(c *modelCopy, p stagedPiece, sums *sums) error {
+// upload copies a piece to the GPU. It updates the checksum during the transfer.
+func (l *loader) upload(c *modelCopy, p stagedPiece, sum hash.Hash) error {
 	if err := p.stage.Up(c.memory, p.at, p.n); err != nil {
 		return err
 	}
 	for _, part := range p.tensors {
-		sums.write(part)
+		sum.Write(part)
 	}
 	if err := p.stage.Wait(); err != nil {
 		return err
@@ -330,42 +336,6 @@ func readPiece(buf []byte, at int64, segments []segment) (tensors [][]byte, rema
 	}
 	clear(buf[done-at:])
 	return tensors, segments, nil
-}
-
-// sums computes the checksums of a model while it is read.
-type sums struct {
-	file    hash.Hash // of the only file; nil for an index
-	text    []byte    // of the index
-	content hash.Hash // of the index and all tensors
-}
-
-func (s *sums) start(of *layout) {
-	if of.text == nil {
-		s.file = sha256.New()
-		s.file.Write(of.header)
-		return
-	}
-	s.text, s.content = of.text, sha256.New()
-	s.content.Write(of.text)
-}
-
-func (s *sums) write(part []byte) {
-	if s.file != nil {
-		s.file.Write(part)
-	} else {
-		s.content.Write(part)
-	}
-}
-
-// end returns the SHA-256 of the file or the index, as sha256sum prints it, and a string that
-// identifies the content of the whole model.
-func (s *sums) end() (sum, content string) {
-	if s.file != nil {
-		sum = hex.EncodeToString(s.file.Sum(nil))
-		return sum, sum
-	}
-	index := sha256.Sum256(s.text)
-	return hex.EncodeToString(index[:]), "index:" + hex.EncodeToString(s.content.Sum(nil))
 }
 
 // manifest is a sealed file that describes a model's tensors to clients.
