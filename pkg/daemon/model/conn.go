@@ -36,11 +36,8 @@ type conn struct {
 	start uint64 // start time of that process; 0: it had ended
 
 	sending sync.Mutex
-
 	running atomic.Int32 // requests in progress
-
-	mu    sync.Mutex
-	holds []hold // in the order of their grants
+	holds   []hold       // in the order of their grants; guarded by the daemon's lock
 }
 
 // hold is a copy that a connection holds.
@@ -98,16 +95,16 @@ func (c *conn) run() {
 
 // reportAlive reports a sign of life of the connection's stores to the policy.
 func (c *conn) reportAlive() {
+	c.server.mu.Lock()
+	defer c.server.mu.Unlock()
 	var events []policy.Event
-	c.mu.Lock()
 	for _, h := range c.holds {
 		if h.store != 0 {
 			events = append(events, policy.Heartbeat{Request: h.request})
 		}
 	}
-	c.mu.Unlock()
 	if len(events) > 0 {
-		c.server.step(events...)
+		c.server.stepLocked(events...)
 	}
 }
 
@@ -117,8 +114,6 @@ func (c *conn) releaseHolds() {
 	defer c.server.mu.Unlock()
 	delete(c.server.conns, c)
 	c.server.lastUsed = time.Now()
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	var events []policy.Event
 	for _, h := range c.holds {
 		delete(c.server.requests, h.request)
@@ -218,18 +213,11 @@ func discard(files ...*os.File) {
 	}()
 }
 
-// addHold adds a hold.
-func (c *conn) addHold(h hold) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.holds = append(c.holds, h)
-}
-
 // removeHold removes a hold and returns its request: the first one that the tenant got under the
 // name, of the given generation unless that is 0. It ignores uncommitted stores.
 func (c *conn) removeHold(tenant, name string, generation int64) (policy.RequestID, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.server.mu.Lock()
+	defer c.server.mu.Unlock()
 	i := slices.IndexFunc(c.holds, func(h hold) bool {
 		return h.tenant == tenant && h.key.Name == name && h.store == 0 && (generation == 0 || h.generation == generation)
 	})

@@ -212,7 +212,8 @@ func (c *call) answerGrant(id policy.RequestID, r *request, res result, store po
 		manifest, err = os.Open(procfs.OpenFile(copied.manifest.Fd()))
 	}
 	if err == nil {
-		c.conn.addHold(hold{request: id, tenant: c.forTenant, key: copied.key, generation: res.generation, store: store})
+		h := hold{request: id, tenant: c.forTenant, key: copied.key, generation: res.generation, store: store}
+		c.conn.holds = append(c.conn.holds, h)
 	}
 	srv.mu.Unlock()
 	if err != nil {
@@ -311,18 +312,16 @@ func (c *call) storeModel() (wire.Answer, error) {
 // touch reports that a store continues, as every request does. In contrast to others, it fails if the
 // store has ended.
 func (c *call) touch() (wire.Answer, error) {
-	srv, conn := c.conn.server, c.conn
+	srv := c.conn.server
 	srv.mu.Lock()
 	defer srv.mu.Unlock()
-	conn.mu.Lock()
-	defer conn.mu.Unlock()
 	_, _, err := c.findStore()
 	return wire.Answer{Name: c.Name}, err
 }
 
 // findStore returns the connection's uncommitted store of the model: its copy, and its index in
 // conn.holds, which is negative if there is none. The error reports that there is none, or that it has
-// ended. The caller holds both locks.
+// ended. The caller holds the lock.
 func (c *call) findStore() (*modelCopy, int, error) {
 	i := slices.IndexFunc(c.conn.holds, func(h hold) bool { return h.key == c.key() && h.store != 0 })
 	if i < 0 {
@@ -342,8 +341,6 @@ func (c *call) commit() (wire.Answer, error) {
 	defer func() { counting.end() }()
 	srv.mu.Lock()
 	defer srv.mu.Unlock()
-	conn.mu.Lock()
-	defer conn.mu.Unlock()
 	copied, i, err := c.findStore()
 	if err != nil {
 		if i >= 0 {

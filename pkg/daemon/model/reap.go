@@ -15,7 +15,7 @@ func (srv *server) reap() {
 	srv.mu.Lock()
 	var conns []*conn
 	for c := range srv.conns {
-		if c.hasHolds() {
+		if len(c.holds) > 0 {
 			conns = append(conns, c)
 		}
 	}
@@ -49,11 +49,4 @@ func eventPending(f interface {
 		pending = err == nil && n > 0 && fds[0].Revents&event != 0
 	})
 	return pending || err != nil
-}
-
-// hasHolds reports whether the connection holds any copy.
-func (c *conn) hasHolds() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.holds) > 0
 }
