@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gfaas/gfaas/pkg/instance/ports"
+	"github.com/gfaas/gfaas/pkg/procfs"
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
 )
 
@@ -82,11 +83,8 @@ func (c *Client) Call(ctx context.Context, r wire.Request, files ...*os.File) (a
 	if err != nil {
 		return a, nil, c.connError(ctx, err)
 	}
-	got, err = receivedFiles(oob[:passed])
-	if err == nil {
-		err = json.Unmarshal(buf[:n], &a)
-	}
-	if err == nil && !a.OK {
+	got = procfs.ReceivedFiles(oob[:passed])
+	if err = json.Unmarshal(buf[:n], &a); err == nil && !a.OK {
 		err = a.Error
 		if a.Error == nil {
 			err = errors.New("the request was refused without a reason")
@@ -110,15 +108,7 @@ func (c *Client) send(r wire.Request, files []*os.File) error {
 	if err != nil {
 		return err
 	}
-	var rights []byte
-	if len(files) > 0 {
-		var fds []int
-		for _, f := range files {
-			fds = append(fds, int(f.Fd()))
-		}
-		rights = unix.UnixRights(fds...)
-	}
-	_, _, err = c.conn.WriteMsgUnix(text, rights, nil)
+	_, _, err = c.conn.WriteMsgUnix(text, procfs.Rights(files...), nil)
 	return err
 }
 
@@ -128,25 +118,6 @@ func (c *Client) connError(ctx context.Context, err error) error {
 		return fmt.Errorf("model daemon at %s: %w", c.socket, ctx.Err())
 	}
 	return unavailable("look at the daemon's log", "model daemon at %s: %w", c.socket, err)
-}
-
-// receivedFiles returns the descriptors that came with an answer.
-func receivedFiles(oob []byte) (files []*os.File, err error) {
-	messages, err := unix.ParseSocketControlMessage(oob)
-	if err != nil {
-		return nil, err
-	}
-	for _, m := range messages {
-		fds, err := unix.ParseUnixRights(&m)
-		if err != nil {
-			return files, err
-		}
-		for _, fd := range fds {
-			unix.CloseOnExec(fd)
-			files = append(files, os.NewFile(uintptr(fd), "model"))
-		}
-	}
-	return files, nil
 }
 
 // Models lists the models that a tenant can use or, for "", all models.

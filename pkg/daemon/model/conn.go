@@ -21,7 +21,6 @@ import (
 const (
 	maxConns      = 4096 // connections per socket
 	maxConcurrent = 64   // requests in progress per connection
-	maxRights     = 253  // descriptors that a packet can carry: the kernel's SCM_MAX_FD
 )
 
 // conn is a client's connection. It holds the copies granted to its requests until it ends.
@@ -62,24 +61,24 @@ func (c *conn) run() {
 		c.start = s.Start
 	}
 	var answering sync.WaitGroup
-	buf, oob := make([]byte, wire.MaxRequest+1), make([]byte, unix.CmsgSpace(4*maxRights))
+	buf, oob := make([]byte, wire.MaxRequest+1), make([]byte, unix.CmsgSpace(4*procfs.MaxRights))
 	for {
 		n, passed, flags, _, err := c.socket.ReadMsgUnix(buf, oob)
-		files := received(oob[:passed])
+		files := procfs.ReceivedFiles(oob[:passed])
 		if err != nil || n == 0 {
-			discard(files...)
+			procfs.Discard(files...)
 			break
 		}
 		r, err := wire.ParseRequest(buf[:n])
 		if err != nil || flags&unix.MSG_CTRUNC != 0 {
-			discard(files...)
+			procfs.Discard(files...)
 			c.server.log.Warn("connection ended", "tenant", c.tenant, "err", err)
 			break
 		}
 		c.reportAlive()
 		if c.running.Add(1) > maxConcurrent {
 			c.running.Add(-1)
-			discard(files...)
+			procfs.Discard(files...)
 			c.answer(r.ID, wire.Answer{}, wire.Errorf(wire.CodeUsage, "the connection has more than %d requests in flight", maxConcurrent))
 			continue
 		}
@@ -128,7 +127,7 @@ func (c *conn) handle(r wire.Request, files []*os.File) {
 	call := &call{conn: c, Request: r}
 	if len(files) > 0 {
 		call.file = files[0]
-		discard(files[1:]...)
+		procfs.Discard(files[1:]...)
 	}
 	err := call.check(len(files))
 	var a wire.Answer
@@ -136,7 +135,7 @@ func (c *conn) handle(r wire.Request, files []*os.File) {
 		a, err = call.operation.run(call)
 	}
 	if call.file != nil {
-		discard(call.file)
+		procfs.Discard(call.file)
 	}
 	c.answer(r.ID, a, err, call.rights...)
 	for _, f := range call.rights {
@@ -160,18 +159,10 @@ func (c *conn) answer(id json.RawMessage, a wire.Answer, err error, files ...*os
 		c.close()
 		return
 	}
-	var rights []byte
-	if len(files) > 0 {
-		fds := make([]int, len(files))
-		for i, f := range files {
-			fds[i] = int(f.Fd())
-		}
-		rights = unix.UnixRights(fds...)
-	}
 	c.sending.Lock()
 	defer c.sending.Unlock()
 	_ = c.socket.SetWriteDeadline(time.Now().Add(c.server.cfg.SendTime))
-	if _, _, err := c.socket.WriteMsgUnix(text, rights, nil); err != nil {
+	if _, _, err := c.socket.WriteMsgUnix(text, procfs.Rights(files...), nil); err != nil {
 		c.close()
 	}
 }
@@ -184,33 +175,6 @@ func encode(v any) ([]byte, error) {
 	e.SetEscapeHTML(false)
 	err := e.Encode(v)
 	return bytes.TrimSuffix(text.Bytes(), []byte("\n")), err
-}
-
-// received returns the descriptors in a packet's control messages.
-func received(oob []byte) (files []*os.File) {
-	messages, _ := unix.ParseSocketControlMessage(oob)
-	for _, m := range messages {
-		fds, _ := unix.ParseUnixRights(&m)
-		for _, fd := range fds {
-			unix.CloseOnExec(fd)
-			files = append(files, os.NewFile(uintptr(fd), "a client's file"))
-		}
-	}
-	return files
-}
-
-// discard closes descriptors in the background, because closing the last descriptor of a TCP
-// connection can take as long as the client's SO_LINGER demands.
-func discard(files ...*os.File) {
-	if len(files) == 0 {
-		return
-	}
-	go func() {
-		for _, f := range files {
-			_ = unix.SetsockoptLinger(int(f.Fd()), unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
-			_ = f.Close()
-		}
-	}()
 }
 
 // removeHold removes a hold and returns its request: the first one that the tenant got under the

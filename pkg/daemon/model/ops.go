@@ -134,7 +134,7 @@ func (c *call) endRequest(id policy.RequestID, r *request) {
 	defer srv.mu.Unlock()
 	delete(srv.requests, id)
 	if r.file != nil {
-		discard(r.takeFile())
+		procfs.Discard(r.takeFile())
 	}
 	srv.stepLocked(policy.Release{Request: id})
 }
@@ -179,7 +179,7 @@ func (c *call) acquire(r *request) (policy.RequestID, result) {
 		return policy.Get{Request: id, Key: key, Until: c.until(), Source: source}
 	})
 	if res.err == nil && r.file != nil {
-		discard(r.file) // not needed: the model was loaded, or another request loaded it
+		procfs.Discard(r.file) // not needed: the model was loaded, or another request loaded it
 		r.file = nil
 	}
 	return id, res

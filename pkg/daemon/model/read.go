@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/procfs"
 	"github.com/gfaas/gfaas/pkg/safetensors"
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
 	"golang.org/x/sys/unix"
@@ -51,7 +52,7 @@ func (c *call) read() (wire.Answer, error) {
 	}
 	defer slot.Release(1)
 	// The reading end sees the end of the file only when all writing ends are closed.
-	discard(c.file)
+	procfs.Discard(c.file)
 	c.file = nil
 	return a, c.write(writer, res.copy)
 }

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gfaas/gfaas/pkg/procfs"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
@@ -42,13 +43,13 @@ func readOpening(conn *net.UnixConn) (o opening, err error) {
 
 // readFrame reads one frame, which may be longer than the longest message by a byte.
 func readFrame(conn *net.UnixConn) ([]byte, error) {
-	buf, oob := make([]byte, wire.HeaderSize+wire.MaxGrant+1), make([]byte, unix.CmsgSpace(4*maxRights))
+	buf, oob := make([]byte, wire.HeaderSize+wire.MaxGrant+1), make([]byte, unix.CmsgSpace(4*procfs.MaxRights))
 	n, passed, _, _, err := conn.ReadMsgUnix(buf, oob)
 	if err != nil {
 		return nil, err
 	}
 	if passed > 0 {
-		closeReceived(oob[:passed])
+		procfs.Discard(procfs.ReceivedFiles(oob[:passed])...)
 		return nil, errRights
 	}
 	return buf[:n], nil
@@ -85,9 +86,6 @@ func use(conn *net.UnixConn, f func(fd int) error) error {
 // thread has to read the messages of all other clients. So the daemon closes received descriptors in a
 // separate goroutine, and ends the connection.
 
-// maxRights is the largest number of descriptors in a record (the kernel's SCM_MAX_FD).
-const maxRights = 253
-
 // errRights ends the connection of a client that passes descriptors.
 var errRights = errors.New("the client passed file descriptors")
 
@@ -96,27 +94,10 @@ var errRights = errors.New("the client passed file descriptors")
 func receive(fd int, buf, oob []byte) (int, error) {
 	n, passed, _, _, err := unix.Recvmsg(fd, buf, oob, unix.MSG_CMSG_CLOEXEC)
 	if err == nil && passed > 0 {
-		closeReceived(oob[:passed])
+		procfs.Discard(procfs.ReceivedFiles(oob[:passed])...)
 		return 0, errRights
 	}
 	return n, err
-}
-
-// closeReceived closes the descriptors in a received control message. It does not wait until they
-// are closed.
-func closeReceived(oob []byte) {
-	messages, _ := unix.ParseSocketControlMessage(oob)
-	var all []int
-	for _, c := range messages {
-		fds, _ := unix.ParseUnixRights(&c)
-		all = append(all, fds...)
-	}
-	go func() {
-		for _, fd := range all {
-			_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
-			_ = unix.Close(fd)
-		}
-	}()
 }
 
 // closeAndDiscard closes a connection and discards its unread messages.
@@ -129,7 +110,7 @@ func closeAndDiscard(fd int) {
 // in them.
 func shutDownAndDiscard(fd int) {
 	_ = unix.Shutdown(fd, unix.SHUT_RDWR)
-	buf, oob := make([]byte, 1), make([]byte, unix.CmsgSpace(4*maxRights))
+	buf, oob := make([]byte, 1), make([]byte, unix.CmsgSpace(4*procfs.MaxRights))
 	for {
 		n, err := receive(fd, buf, oob)
 		if err == nil && n == 0 || err != nil && !errors.Is(err, errRights) && !errors.Is(err, unix.EINTR) {

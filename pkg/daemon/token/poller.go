@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gfaas/gfaas/pkg/procfs"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
@@ -87,7 +88,7 @@ func (p *poller) pause(state *core, c *session, length time.Duration) {
 // valid message, so that longer messages are detected.
 func (s *sessions) poll() error {
 	buf := make([]byte, wire.MaxMessage+1)
-	oob := make([]byte, unix.CmsgSpace(4*maxRights))
+	oob := make([]byte, unix.CmsgSpace(4*procfs.MaxRights))
 	events := make([]unix.EpollEvent, 64)
 	p := s.poller
 	for {
