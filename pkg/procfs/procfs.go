@@ -108,32 +108,17 @@ func Alive(pid int) bool {
 	return err != nil || !s.Exited() // unreadable: another user's process, hidden by /proc
 }
 
-// Environ returns the environment that a process was started with. It is empty if the
-// process has ended or this process may not read it.
-func Environ(pid int) (map[string]string, error) {
-	text, err := read(pid, "environ")
-	if err != nil {
-		return nil, err
-	}
-	env := map[string]string{}
-	for part := range strings.SplitSeq(string(text), "\x00") {
-		if name, value, ok := strings.Cut(part, "="); ok {
-			env[name] = value
-		}
-	}
-	return env, nil
-}
-
-// Variables returns the variables with the given names in the environment that a process was started
-// with. It is much cheaper than Environ, and its result is nil if there are none.
-func Variables(pid int, names ...string) (found map[string]string, err error) {
+// Environ returns the variables with the given names in the environment that a process was started with, or all
+// variables if no names are given. It is empty if the process has ended or this process may not read it.
+func Environ(pid int, names ...string) (found map[string]string, err error) {
 	text, err := read(pid, "environ")
 	if err != nil {
 		return nil, err
 	}
 	for part := range bytes.SplitSeq(text, []byte{0}) {
 		name, value, ok := bytes.Cut(part, []byte{'='})
-		if !ok || !slices.ContainsFunc(names, func(n string) bool { return n == string(name) }) {
+		wanted := len(names) == 0 || slices.ContainsFunc(names, func(n string) bool { return n == string(name) })
+		if !ok || !wanted {
 			continue
 		}
 		if found == nil {

@@ -107,8 +107,8 @@ func child(t *testing.T) (*exec.Cmd, Stat) {
 	return cmd, s
 }
 
-// Variables returns the same values as Environ, and no other variables.
-func TestVariables(t *testing.T) {
+// Environ returns the variables with the given names, and no others.
+func TestEnviron(t *testing.T) {
 	cmd := exec.Command("sleep", "600")
 	cmd.Env = []string{"A=1", "AB=2", "B=x=y", "EMPTY="}
 	if err := cmd.Start(); err != nil {
@@ -128,9 +128,9 @@ func TestVariables(t *testing.T) {
 	}{
 		{[]string{"A", "B", "EMPTY"}, map[string]string{"A": "1", "B": "x=y", "EMPTY": ""}},
 		{[]string{"C"}, nil},
-		{nil, nil},
+		{nil, map[string]string{"A": "1", "AB": "2", "B": "x=y", "EMPTY": ""}},
 	} {
-		if got, err := Variables(cmd.Process.Pid, c.names...); err != nil || !reflect.DeepEqual(got, c.want) {
+		if got, err := Environ(cmd.Process.Pid, c.names...); err != nil || !reflect.DeepEqual(got, c.want) {
 			t.Errorf("variables %q: got %v, %v, want %v", c.names, got, err, c.want)
 		}
 	}

@@ -34,7 +34,7 @@ func Terminate(ctx context.Context, runDir string, pids []int) error {
 		dirs = append(dirs, PipeDir(runDir))
 	}
 	for _, pid := range pids {
-		if env, err := procfs.Environ(pid); err == nil && env[pipeVariable] != "" {
+		if env, err := procfs.Environ(pid, pipeVariable); err == nil && env[pipeVariable] != "" {
 			dirs = append(dirs, env[pipeVariable])
 		}
 	}

@@ -115,7 +115,7 @@ func (l lineage) instanceOf(s procfs.Stat) (string, error) {
 
 // instanceVariables returns the variables in the environment of a process that name its instance.
 func instanceVariables(pid int) (map[string]string, error) {
-	return procfs.Variables(pid, "GFAAS_INSTANCE", "GFAAS_SOCKET", "GFAAS_SECRET")
+	return procfs.Environ(pid, "GFAAS_INSTANCE", "GFAAS_SOCKET", "GFAAS_SECRET")
 }
 
 // startedIn returns the instance of this daemon in which a process with the environment env was
