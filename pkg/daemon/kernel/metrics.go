@@ -45,7 +45,7 @@ func (m *metrics) observe(r *request, p *kgraph.Problem) {
 	m.queue.Observe(r.answer.QueueMS / 1e3)
 	m.total.Observe(r.answer.TotalMS / 1e3)
 	if p == nil {
-		for i, d := range r.phases.list() {
+		for i, d := range r.phases {
 			m.byPhase[i].Observe(d.Seconds())
 		}
 	}

@@ -7,22 +7,16 @@ import (
 
 // phases are the times that a request spends in its phases. They do not cover all of its time: for
 // example, the start of an executor and the transfer of an object from another GPU belong to none.
-type phases struct{ queue, link, copyIn, run, copyOut time.Duration }
+type phases [len(phaseNames)]time.Duration
 
-// phaseNames are the names of the phases, in the order of phases.list.
+// phaseNames are the names of the phases.
 var phaseNames = [...]string{"queue", "link", "copy-in", "run", "copy-out"}
-
-func (p *phases) list() [len(phaseNames)]time.Duration {
-	return [...]time.Duration{p.queue, p.link, p.copyIn, p.run, p.copyOut}
-}
 
 // add adds the times of another request.
 func (p *phases) add(o *phases) {
-	p.queue += o.queue
-	p.link += o.link
-	p.copyIn += o.copyIn
-	p.run += o.run
-	p.copyOut += o.copyOut
+	for i := range p {
+		p[i] += o[i]
+	}
 }
 
 // Phases are the times of a request, or of several, in milliseconds.
@@ -35,7 +29,7 @@ type Phases struct {
 }
 
 func (p *phases) encode() Phases {
-	return Phases{ms(p.queue), ms(p.link), ms(p.copyIn), ms(p.run), ms(p.copyOut)}
+	return Phases{ms(p[0]), ms(p[1]), ms(p[2]), ms(p[3]), ms(p[4])}
 }
 
 // serverTiming returns the phases and the total as the value of the HTTP header Server-Timing.

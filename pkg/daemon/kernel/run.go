@@ -220,7 +220,7 @@ func (x *runner) commit(p *plan, o *job.Outcome) {
 	defer x.mu.Unlock()
 	r := p.r
 	r.answer.GPUMS = ms(o.GPU)
-	r.phases.link, r.phases.copyIn, r.phases.run, r.phases.copyOut = o.Link, o.CopyIn, o.GPU, o.CopyOut
+	r.phases = phases{0, o.Link, o.CopyIn, o.GPU, o.CopyOut} // finish sets the time in the queue
 	r.client.gpuTime += o.GPU
 	x.completeSaves(p.saves, true)
 	for i := range r.graph.Buffers {

@@ -326,8 +326,9 @@ func (q *scheduler) finish(r *request, p *kgraph.Problem) {
 	defer q.mu.Unlock()
 	now := time.Now()
 	executed := now.Sub(r.dispatched)
-	r.phases.queue = r.dispatched.Sub(r.arrived)
-	r.answer.QueueMS, r.answer.TotalMS, r.answer.Phases = ms(r.phases.queue), ms(now.Sub(r.arrived)), r.phases.encode()
+	r.phases[0] = r.dispatched.Sub(r.arrived)
+	r.answer.TotalMS, r.answer.Phases = ms(now.Sub(r.arrived)), r.phases.encode()
+	r.answer.QueueMS = r.answer.Phases.QueueMS
 	c := r.client
 	if p != nil {
 		c.failed++
