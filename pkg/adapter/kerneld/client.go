@@ -151,7 +151,11 @@ func runPath(id string) string { return "/v1/runs/" + url.PathEscape(id) }
 
 // Put stores an object of the given size in bytes.
 func (c *Client) Put(ctx context.Context, key string, from io.Reader, size int64) error {
-	answer, err := c.Do(ctx, http.MethodPut, objectPath(key), from, size)
+	return c.put(ctx, objectPath(key), from, size)
+}
+
+func (c *Client) put(ctx context.Context, path string, from io.Reader, size int64) error {
+	answer, err := c.Do(ctx, http.MethodPut, path, from, size)
 	if err != nil {
 		return err
 	}
@@ -173,11 +177,7 @@ func (c *Client) Get(ctx context.Context, key string, to io.Writer) error {
 
 // PutModule stores code of the given size in bytes under a name.
 func (c *Client) PutModule(ctx context.Context, name string, code io.Reader, size int64) error {
-	answer, err := c.Do(ctx, http.MethodPut, modulePath(name), code, size)
-	if err != nil {
-		return err
-	}
-	return answer.Body.Close()
+	return c.put(ctx, modulePath(name), code, size)
 }
 
 // RemoveModule deletes stored code.

@@ -157,13 +157,18 @@ func (o *tvmOptions) storeParams(ctx context.Context, env *cli.Env, socket strin
 	if err := lower.CheckParams(params, request, o.prefix); err != nil {
 		return fmt.Errorf("%s: %w", o.params, err)
 	}
-	c, err := dial(socket, o.client)
+	return storeParams(ctx, socket, o.client, o.prefix, params)
+}
+
+// storeParams stores parameters as objects of a client.
+func storeParams(ctx context.Context, socket, client, prefix string, params []lower.Param) error {
+	c, err := dial(socket, client)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
 	for _, p := range params {
-		key := o.prefix + p.Name
+		key := prefix + p.Name
 		if err := c.Put(ctx, key, bytes.NewReader(p.Data), int64(len(p.Data))); err != nil {
 			return fmt.Errorf("%s: %w", key, err)
 		}

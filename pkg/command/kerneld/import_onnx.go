@@ -1,7 +1,6 @@
 package kerneld
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -77,18 +76,8 @@ func (o *onnxOptions) run(ctx context.Context, env *cli.Env, socket, path string
 		}
 		return request, err
 	})
-	if err != nil || !o.store {
-		return emit(env, request, err)
+	if err == nil && o.store {
+		err = storeParams(ctx, socket, o.client, "", params)
 	}
-	c, err := dial(socket, o.client)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	for _, p := range params {
-		if err := c.Put(ctx, p.Name, bytes.NewReader(p.Data), int64(len(p.Data))); err != nil {
-			return fmt.Errorf("%s: %w", p.Name, err)
-		}
-	}
-	return emit(env, request, nil)
+	return emit(env, request, err)
 }
