@@ -134,28 +134,19 @@ func saveInput(env *cli.Env, path string) error {
 	return file.Commit()
 }
 
-// follow calls the function follow, with a connection of its own for the model's status.
+// follow calls the function follow with the status of a model.
 func (t *tool) follow(ctx context.Context, name, tenant string, written *atomic.Int64) (end func()) {
-	return follow(ctx, t.env, name, written, func(ctx context.Context) (status func() (*wire.Status, error), release func(), err error) {
-		client, err := t.dial(ctx)
-		if err != nil {
-			return nil, nil, err
-		}
-		return func() (*wire.Status, error) {
-			a, _, err := client.Call(ctx, wire.Request{Op: wire.OpStat, Name: name, Tenant: tenant})
-			return a.Model, err
-		}, func() { client.Close() }, nil
+	return follow(ctx, t.env, name, written, func(ctx context.Context) (*wire.Status, error) {
+		a, err := t.call(ctx, "stat", wire.Request{Op: wire.OpStat, Name: name, Tenant: tenant})
+		return a.Model, err
 	})
 }
 
-// statusOpener connects to the daemon. status returns the status of the model; the caller calls release
-// at the end.
-type statusOpener func(context.Context) (status func() (*wire.Status, error), release func(), err error)
-
 // follow shows how much of a model is loaded until end is called: as a bar on a terminal, otherwise as a
 // line every 30 s, and not at all with --quiet. Once the model is on the GPU, it shows how many bytes were
-// written, unless written is nil.
-func follow(ctx context.Context, env *cli.Env, name string, written *atomic.Int64, open statusOpener) (end func()) {
+// written, unless written is nil. status returns the status of the model.
+func follow(ctx context.Context, env *cli.Env, name string, written *atomic.Int64,
+	status func(context.Context) (*wire.Status, error)) (end func()) {
 	if env.Quiet {
 		return func() {}
 	}
@@ -163,11 +154,6 @@ func follow(ctx context.Context, env *cli.Env, name string, written *atomic.Int6
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		status, release, err := open(ctx)
-		if err != nil {
-			return
-		}
-		defer release()
 		bar := env.Progress(100, "loading "+name, "percent")
 		defer func() { _ = bar.Finish() }()
 		tick := time.NewTicker(200 * time.Millisecond)
@@ -178,7 +164,7 @@ func follow(ctx context.Context, env *cli.Env, name string, written *atomic.Int6
 				return
 			case <-tick.C:
 			}
-			m, err := status()
+			m, err := status(ctx)
 			switch {
 			case err != nil || m.Bytes <= 0:
 			case m.State == wire.StateLoading:
