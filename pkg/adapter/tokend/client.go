@@ -132,7 +132,7 @@ func Dial(runDir string) *Client {
 func DialSocket(socket string) *Client { return &Client{socket: socket} }
 
 // dial connects to the daemon and checks that it belongs to the user or to root.
-func (c *Client) dial(ctx context.Context) (net.Conn, error) {
+func (c *Client) dial(ctx context.Context) (*net.UnixConn, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", c.socket)
 	if err != nil {
 		return nil, err
@@ -141,7 +141,7 @@ func (c *Client) dial(ctx context.Context) (net.Conn, error) {
 		_ = conn.Close()
 		return nil, err
 	}
-	return conn, nil
+	return conn.(*net.UnixConn), nil
 }
 
 // checkPeer returns an error if the daemon runs neither as the current user nor as root. The
@@ -309,16 +309,14 @@ func ignoreNotFound(err error) error {
 
 // do sends a request with in as JSON and decodes the answer into out; both may be nil.
 func (c *Client) do(ctx context.Context, method, path string, in, out any) error {
-	req, err := c.request(ctx, method, path, in)
+	x, err := c.send(ctx, method, path, in)
 	if err != nil {
 		return err
 	}
-	answer, text, err := c.roundTrip(req)
+	defer x.close()
+	text, err := io.ReadAll(io.LimitReader(x.answer.Body, maxAnswer))
 	if err != nil {
 		return c.unreachable(ctx, err)
-	}
-	if answer.StatusCode/100 != 2 {
-		return refusal(answer, text)
 	}
 	if out == nil {
 		return nil
@@ -329,9 +327,22 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 	return nil
 }
 
-// request returns a request with in as JSON; in may be nil. It returns an error if the run
-// directory does not belong to the user.
-func (c *Client) request(ctx context.Context, method, path string, in any) (*http.Request, error) {
+// exchange is a request and the head of its answer, which has a status 2xx.
+type exchange struct {
+	conn   *net.UnixConn
+	answer *http.Response
+	stop   func() bool // makes the connection independent of the request's context
+}
+
+func (x *exchange) close() {
+	x.stop()
+	_ = x.conn.Close()
+}
+
+// send sends a request with in as JSON, unless in is nil, on a new connection. It returns an error if the run directory
+// does not belong to the user. It does not use http.Transport, which would start two goroutines and keep an idle
+// connection: a daemon that shuts down would wait for that connection.
+func (c *Client) send(ctx context.Context, method, path string, in any) (*exchange, error) {
 	if c.runDir != "" {
 		if err := CheckOwner(c.runDir); err != nil {
 			return nil, err
@@ -345,39 +356,34 @@ func (c *Client) request(ctx context.Context, method, path string, in any) (*htt
 		}
 		body = bytes.NewReader(text)
 	}
-	return http.NewRequestWithContext(ctx, method, "http://tokend"+path, body)
-}
-
-// refusal returns the error of an answer other than 2xx.
-func refusal(answer *http.Response, text []byte) *Error {
-	problem := wire.Problem{}
-	if json.Unmarshal(text, &problem) != nil || problem.Message == "" {
-		problem.Message = "unexpected status " + answer.Status
+	req, err := http.NewRequestWithContext(ctx, method, "http://tokend"+path, body)
+	if err != nil {
+		return nil, err
 	}
-	return &Error{problem.Message, answer.StatusCode}
-}
-
-// roundTrip sends one request on a new connection and reads the answer. It does not use
-// http.Transport, which would start two goroutines and keep an idle connection: a daemon that
-// shuts down would wait for that connection.
-func (c *Client) roundTrip(req *http.Request) (answer *http.Response, text []byte, err error) {
-	ctx := req.Context()
+	req.Close = true
 	conn, err := c.dial(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, c.unreachable(ctx, err)
 	}
-	defer conn.Close()
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
-	req.Close = true
-	if err := req.Write(conn); err != nil {
-		return nil, nil, err
+	x := &exchange{conn: conn, stop: context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })}
+	if err = req.Write(conn); err == nil {
+		x.answer, err = http.ReadResponse(bufio.NewReader(conn), req)
 	}
-	if answer, err = http.ReadResponse(bufio.NewReader(conn), req); err != nil {
-		return nil, nil, err
+	switch {
+	case err != nil:
+		err = c.unreachable(ctx, err)
+	case x.answer.StatusCode/100 != 2:
+		var problem wire.Problem
+		text, _ := io.ReadAll(io.LimitReader(x.answer.Body, maxAnswer))
+		if json.Unmarshal(text, &problem) != nil || problem.Message == "" {
+			problem.Message = "unexpected status " + x.answer.Status
+		}
+		err = &Error{problem.Message, x.answer.StatusCode}
+	default:
+		return x, nil
 	}
-	text, err = io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
-	return answer, text, errors.Join(err, answer.Body.Close())
+	x.close()
+	return nil, err
 }
 
 // unreachable returns the error of a failed connection. It distinguishes a cancelled

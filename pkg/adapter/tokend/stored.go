@@ -1,7 +1,6 @@
 package tokend
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -27,51 +26,27 @@ const closeTime = time.Second
 // returns nil without an error if the process belongs to no instance with a slice of that
 // GPU. If the daemon refuses, the *Error holds the status.
 func (c *Client) CountStored(ctx context.Context, s wire.Stored) (*Count, error) {
-	req, err := c.request(ctx, http.MethodPost, "/v1/stored", s)
+	x, err := c.send(ctx, http.MethodPost, "/v1/stored", s)
 	if err != nil {
 		return nil, err
 	}
-	conn, err := c.dial(ctx)
-	if err != nil {
-		return nil, c.unreachable(ctx, err)
-	}
-	count, err := c.startCount(ctx, conn.(*net.UnixConn), req)
-	if count == nil {
-		_ = conn.Close()
-	}
-	return count, err
-}
-
-// startCount sends the request and returns a Count that owns the connection.
-func (c *Client) startCount(ctx context.Context, conn *net.UnixConn, req *http.Request) (*Count, error) {
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
-	req.Close = true
-	if err := req.Write(conn); err != nil {
-		return nil, c.unreachable(ctx, err)
-	}
-	answer, err := http.ReadResponse(bufio.NewReader(conn), req)
-	if err != nil {
-		return nil, c.unreachable(ctx, err)
-	}
-	if answer.StatusCode/100 != 2 {
-		text, _ := io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
-		return nil, refusal(answer, text)
-	}
-	if answer.StatusCode == http.StatusNoContent {
-		return nil, nil
-	}
 	var in wire.StoredIn
-	if err := json.NewDecoder(answer.Body).Decode(&in); err != nil {
-		return nil, fmt.Errorf("cannot read the answer of the token daemon at %s: %w", c.socket, err)
+	counts := x.answer.StatusCode != http.StatusNoContent
+	if counts {
+		if err = json.NewDecoder(x.answer.Body).Decode(&in); err != nil {
+			err = fmt.Errorf("cannot read the answer of the token daemon at %s: %w", c.socket, err)
+		} else if !x.stop() {
+			err = ctx.Err()
+		}
 	}
-	if !stop() {
-		return nil, ctx.Err()
+	if err != nil || !counts {
+		x.close()
+		return nil, err
 	}
-	count := &Count{Instance: in.Instance, conn: conn, ended: make(chan struct{})}
+	count := &Count{Instance: in.Instance, conn: x.conn, ended: make(chan struct{})}
 	go func() {
 		defer close(count.ended)
-		_, _ = io.Copy(io.Discard, answer.Body)
+		_, _ = io.Copy(io.Discard, x.answer.Body)
 	}()
 	return count, nil
 }
