@@ -422,17 +422,40 @@ func (q *Queue) fill() {
 			id, ctx := q.outbox.start(q.ctx, to)
 			q.sends++
 			q.runsSinceSend = 0
-			q.work.Go(func() { q.send(ctx, id) })
+			q.work.Go(func() {
+				accepted, then := q.send(ctx, id)
+				q.free(func() {
+					q.sends--
+					q.outbox.end(id, accepted)
+				}, then)
+			})
 		case len(q.turns) > 0:
 			id := q.dequeue()
 			q.runs++
 			q.runsSinceSend++
 			q.running[id] = true
-			q.work.Go(func() { q.run(id) })
+			q.work.Go(func() {
+				then := q.run(id)
+				q.free(func() {
+					q.runs--
+					delete(q.running, id)
+				}, then)
+			})
 		default:
 			return
 		}
 	}
+}
+
+// free frees a place, calls then unless it is nil, both with q.mu held, and starts more work.
+func (q *Queue) free(place, then func()) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	place()
+	if then != nil {
+		then()
+	}
+	q.dispatch()
 }
 
 // schedule calls do with q.mu held after a pause, unless the queue has been stopped: the next

@@ -15,17 +15,17 @@ import (
 	"github.com/gfaas/gfaas/pkg/daemon/async/journal"
 )
 
-// run runs a call and stores the result. The caller (fill) has counted the call in q.runs: it occupies
-// one of the Config.Concurrency places until run calls finishRun.
-func (q *Queue) run(id string) {
+// run runs a call and stores the result. It occupies one of the Config.Concurrency places, which fill has counted in
+// q.runs. It returns what to do with q.mu held after the place is free; nil means nothing.
+func (q *Queue) run(id string) (then func()) {
 	call, body, size, err := q.journal.Read(id)
 	if err != nil {
 		// Get may succeed where Read fails: it accepts a damaged record, and opens no body.
 		known, _ := q.journal.Get(id)
-		q.handleUnreadable(known, err, func() {
-			q.finishRun(id, func() { q.schedule(firstPause, func() { q.enqueue(known.Function, id) }) })
-		})
-		return
+		if q.endDamaged(known, err) {
+			return nil
+		}
+		return func() { q.schedule(firstPause, func() { q.enqueue(known.Function, id) }) }
 	}
 	start := time.Now()
 	answer := q.answerTo(call, body, size)
@@ -33,8 +33,7 @@ func (q *Queue) run(id string) {
 	_ = body.Close()
 	defer answer.body.Discard()
 	if !answer.fromInstance() && (q.ctx.Err() != nil || answer.header.Get("Gfaas-Reason") == "draining") {
-		q.finishRun(id, func() {}) // the interrupted attempt does not count; the call is run after the next Open
-		return
+		return nil // the interrupted attempt does not count; the call is run after the next Open
 	}
 	call.Attempts++
 	call.Status = answer.status
@@ -43,52 +42,32 @@ func (q *Queue) run(id string) {
 		if err := q.journal.Note(id, call.Attempts, 0); err != nil { // 0: no attempt to send the answer yet
 			q.log.Warn("cannot store an attempt of a call: the number of attempts would be lost in a kill", "call", journal.NameOf(id), "err", err)
 		}
-		q.finishRun(id, func() { q.schedule(pause(call.Attempts), func() { q.enqueue(call.Function, id) }) })
-		return
+		return func() { q.schedule(pause(call.Attempts), func() { q.enqueue(call.Function, id) }) }
 	}
 	call.Path, call.Query, call.Header, call.Host, call.Remote = "", nil, nil, "", ""
 	call.GaveUp = retry || !answer.fromInstance()
 	if call.CallbackURL == "" {
 		q.end(call)
-		q.finishRun(id, func() {})
-		return
+		return nil
 	}
 	call.State, call.ContentType = journal.Callback, answer.header.Get("Content-Type")
 	if !q.retryWrite(id, func() error { return q.journal.Put(call, answer.body) }) {
-		// The queue stops before the result is on disk. The call is run again after the next Open.
-		q.finishRun(id, func() {})
-		return
+		return nil // the queue stops before the result is on disk; the call is run again after the next Open
 	}
-	q.finishRun(id, func() { q.outbox.add(receiverOf(call.CallbackURL), id) })
+	return func() { q.outbox.add(receiverOf(call.CallbackURL), id) }
 }
 
-// handleUnreadable handles a call whose record cannot be read. If the record is damaged, the call
-// ends as failed. Other errors may be temporary, so later schedules another try.
-func (q *Queue) handleUnreadable(call journal.Call, err error, later func()) {
+// endDamaged ends a call whose record cannot be read as failed, if err reports that the record is damaged. It
+// returns false for other errors, which may be temporary.
+func (q *Queue) endDamaged(call journal.Call, err error) bool {
 	if _, ok := errors.AsType[*journal.DamagedError](err); !ok {
 		q.log.Error("cannot read a stored call", "call", journal.NameOf(call.ID), "err", err)
-		later()
-		return
+		return false
 	}
 	q.log.Error("a call is lost: its record or body is damaged", "call", journal.NameOf(call.ID), "err", err)
-	sent := call.State == journal.Callback // send called this function, not run: the call has an answer to send
 	call.GaveUp = true
 	q.end(call)
-	if sent {
-		q.finishSend(call.ID, nil, func() {})
-	} else {
-		q.finishRun(call.ID, func() {})
-	}
-}
-
-// finishRun frees the place that a call occupied, calls then with q.mu held, and starts more work.
-func (q *Queue) finishRun(id string, then func()) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.runs--
-	delete(q.running, id)
-	then()
-	q.dispatch()
+	return true
 }
 
 // end stores that a call has ended, as done or, if GaveUp is set, as failed.
@@ -229,25 +208,26 @@ func (a *answer) replace(status int, code, message string, q *Queue) {
 	_, _ = a.body.Write(append(text, '\n')) // short enough to stay in memory
 }
 
-// send sends the answer to a call and stores the result. The caller (fill) has counted the answer in
-// q.sends: it occupies one of the Config.Concurrency places until send calls finishSend.
-func (q *Queue) send(ctx context.Context, id string) {
+// send sends the answer to a call and stores the result. It occupies one of the Config.Concurrency places, which fill
+// has counted in q.sends. It returns what to do with q.mu held after the place is free; nil means nothing. accepted
+// reports whether the receiver took the answer; it is nil if the attempt proves nothing about the receiver (see
+// outbox.end).
+func (q *Queue) send(ctx context.Context, id string) (accepted *bool, then func()) {
 	call, body, size, err := q.journal.Read(id)
 	if err != nil {
 		known, _ := q.journal.Get(id)
-		q.handleUnreadable(known, err, func() {
-			q.finishSend(id, nil, func() { q.schedule(firstPause, func() { q.outbox.add("", id) }) })
-		})
-		return
+		if q.endDamaged(known, err) {
+			return nil, nil
+		}
+		return nil, func() { q.schedule(firstPause, func() { q.outbox.add("", id) }) }
 	}
 	err = q.post(ctx, call, body, size)
 	_ = body.Close()
 	if err != nil && q.ctx.Err() != nil {
-		q.finishSend(id, nil, func() {})
-		return
+		return nil, nil
 	}
 	call.Posts++
-	accepted := new(err == nil) // finishSend gets nil instead if the attempt proves nothing about the receiver
+	accepted = new(err == nil)
 	switch {
 	case err == nil:
 		q.metrics.callbacks.WithLabelValues("ok").Inc()
@@ -261,25 +241,12 @@ func (q *Queue) send(ctx context.Context, id string) {
 		if err := q.journal.Note(id, call.Attempts, call.Posts); err != nil {
 			q.log.Warn("cannot store an attempt to deliver an answer: the number of attempts would be lost in a kill", "call", journal.NameOf(id), "err", err)
 		}
-		q.finishSend(id, accepted, func() {
+		return accepted, func() {
 			q.schedule(pause(call.Posts), func() { q.outbox.add(receiverOf(call.CallbackURL), id) })
-		})
-		return
+		}
 	}
 	q.end(call)
-	q.finishSend(id, accepted, func() {})
-}
-
-// finishSend frees the place that the sending of an answer occupied, calls then with q.mu held, and
-// starts more work. accepted reports whether the receiver took the answer; it is nil if the attempt
-// proves nothing about the receiver (see outbox.end).
-func (q *Queue) finishSend(id string, accepted *bool, then func()) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.sends--
-	q.outbox.end(id, accepted)
-	then()
-	q.dispatch()
+	return accepted, nil
 }
 
 // maxReply is how much of a receiver's reply is read, so that the connection can be reused.
