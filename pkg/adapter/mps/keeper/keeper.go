@@ -40,12 +40,6 @@ type Keeper struct {
 	wanted bool
 }
 
-// Values of New's argument off.
-const (
-	On  = false
-	Off = true
-)
-
 // New returns a Keeper for a run directory. If off is true, it never starts a daemon.
 func New(runDir string, off bool, log *slog.Logger) *Keeper {
 	k := &Keeper{off: off, runDir: runDir, log: log, faulted: map[int]time.Time{}, turn: semaphore.NewWeighted(1)}

@@ -29,7 +29,7 @@ func newTestKeeper(t *testing.T) (*Keeper, *bytes.Buffer) {
 	mpstest.Install(t)
 	t.Setenv("CUDA_MPS_PIPE_DIRECTORY", t.TempDir()) // excludes a daemon of the host's administrator
 	var log bytes.Buffer
-	k := New(t.TempDir(), On, slog.New(slog.NewTextHandler(&log, nil)))
+	k := New(t.TempDir(), false, slog.New(slog.NewTextHandler(&log, nil)))
 	t.Cleanup(k.Stop)
 	return k, &log
 }
@@ -63,7 +63,7 @@ func TestKeeperReportsFailedStart(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(k.daemon.PipeDir(), "broken"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	off, missing := *New(t.TempDir(), Off, k.log), *New(t.TempDir(), On, k.log)
+	off, missing := *New(t.TempDir(), true, k.log), *New(t.TempDir(), false, k.log)
 	missing.found = false
 	for want, k := range map[string]*Keeper{"Cannot bind": k, "--mps off": &off, "not installed": &missing} {
 		if got := k.Prepare(t.Context(), share("0", 24)); !strings.Contains(got.Note, want) || got.MPSPipeDir != "" {
@@ -125,7 +125,7 @@ func TestKeeperOutlivesDaemon(t *testing.T) {
 	if k.daemon.PID() == 0 {
 		t.Fatal("MPS with clients, after the stop: got no PID, want it to run")
 	}
-	next := New(filepath.Dir(k.daemon.Dir), On, k.log)
+	next := New(filepath.Dir(k.daemon.Dir), false, k.log)
 	if next.adopt(); !next.wanted {
 		t.Error("next daemon: got wanted false, want it to adopt MPS")
 	}
