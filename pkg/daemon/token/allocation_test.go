@@ -26,7 +26,7 @@ func spanning() wire.Registration {
 }
 
 func (s *server) dialDevice(id string, device uint32) (*tokentest.Client, error) {
-	return tokentest.DialDevice(s.clientSocket(), id, "secret of "+id, device, 0)
+	return tokentest.DialWith(s.clientSocket(), id, "secret of "+id, tokentest.Options{Device: device})
 }
 
 // TestAllocations checks that an instance has its own page, slice and lease on each of its GPUs.
@@ -190,7 +190,7 @@ func TestProcessesShareQuotaAndPage(t *testing.T) {
 			}
 			defer c.Close()
 			both.Go(func() (err error) {
-				used[n], err = c.Saturate(ctx, time.Millisecond)
+				used[n], err = c.Saturate(ctx, 1, time.Millisecond)
 				return err
 			})
 		}

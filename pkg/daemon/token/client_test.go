@@ -105,11 +105,7 @@ func TestSlotsAreLimited(t *testing.T) {
 			s.register(reg("a", share{sm: 1, request: 1, limit: 1}))
 			var all []*tokentest.Client
 			dial := func(kind rune) error {
-				dial := tokentest.Dial
-				if kind == 'o' {
-					dial = tokentest.DialOlder
-				}
-				c, err := dial(s.clientSocket(), "a", "secret of a", 1)
+				c, err := tokentest.DialWith(s.clientSocket(), "a", "secret of a", tokentest.Options{MemUsed: 1, Older: kind == 'o'})
 				if err == nil {
 					t.Cleanup(c.Close)
 					all = append(all, c)
@@ -278,7 +274,7 @@ func TestStorms(t *testing.T) {
 	})
 	saturates := make(chan error, 1)
 	go func() {
-		_, err := a.Saturate(ctx, time.Millisecond)
+		_, err := a.Saturate(ctx, 1, time.Millisecond)
 		saturates <- err
 	}()
 	// The storms and other programs also use the processors. One undisturbed window shows that the

@@ -340,7 +340,7 @@ func TestShares(t *testing.T) {
 		for id, quota := range want {
 			c := s.join(reg(id, share{sm: 100, request: quota, limit: quota}))
 			go func() {
-				used, err := c.Saturate(ctx, time.Millisecond)
+				used, err := c.Saturate(ctx, 1, time.Millisecond)
 				results <- result{id, used, err}
 			}()
 		}

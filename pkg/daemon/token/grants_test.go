@@ -52,7 +52,7 @@ func (s *server) grantedSocket() string {
 
 // present connects a process of a registration with a grant.
 func (s *server) present(text string, r wire.Registration) (*tokentest.Client, error) {
-	return tokentest.DialGrant(s.grantedSocket(), text, r.Instance, r.Secret)
+	return tokentest.DialWith(s.grantedSocket(), r.Instance, r.Secret, tokentest.Options{Grant: &text})
 }
 
 // admit connects a process, which must be admitted, and runs it once.
@@ -146,7 +146,7 @@ func TestGrantRefused(t *testing.T) {
 	}
 	_, err := tokentest.Dial(s.grantedSocket(), "a", a.Secret, 0)
 	refuses(t, "hello without a grant", err, "and the process has sent no grant")
-	_, err = tokentest.DialGrant(s.clientSocket(), good, "a", a.Secret)
+	_, err = tokentest.DialWith(s.clientSocket(), "a", a.Secret, tokentest.Options{Grant: &good})
 	refuses(t, "at the common socket", err, "only at the socket granted/token.sock")
 	if st := s.status(); len(st.GPUs) != 0 {
 		t.Errorf("status after refused grants: got %+v, want no instance", st)

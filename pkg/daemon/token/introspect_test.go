@@ -30,7 +30,10 @@ func (s *server) row(instance string) wire.ClientStatus {
 func work(t *testing.T, c *tokentest.Client, blocks uint64) {
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- c.Work(ctx, blocks, time.Millisecond) }()
+	go func() {
+		_, err := c.Saturate(ctx, blocks, time.Millisecond)
+		done <- err
+	}()
 	t.Cleanup(func() {
 		stop()
 		if err := <-done; err != nil {

@@ -122,7 +122,7 @@ func playLooper(path string) error {
 		}
 		fmt.Println("holds")
 	}()
-	_, err = c.Saturate(ctx, time.Millisecond)
+	_, err = c.Saturate(ctx, 1, time.Millisecond)
 	return err
 }
 

@@ -99,7 +99,7 @@ func TestSwap(t *testing.T) {
 	eventually(t, "the processes have left", func() bool { return s.status().GPUs[0].Clients[0].State == "absent" })
 
 	// A library that does not know the order moves its memory by its own rule.
-	older, err := tokentest.DialOlder(s.clientSocket(), "a", "secret of a", uint64(64*gpu.MiB))
+	older, err := tokentest.DialWith(s.clientSocket(), "a", "secret of a", tokentest.Options{MemUsed: uint64(64 * gpu.MiB), Older: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,35 +33,23 @@ type Client struct {
 	shut     atomic.Bool // the connection has ended, and the gate in the page is invalid
 }
 
+// Options describes a process that connects.
+type Options struct {
+	Device  uint32  // index of the GPU among the instance's GPUs
+	MemUsed uint64  // bytes of GPU memory that it has
+	Older   bool    // its library supports only wire.PageSlots slots, and no moves
+	Grant   *string // sent before the hello; nil: none
+}
+
 // Dial connects a process that has memUsed bytes of GPU memory to an instance, for the first of its
 // GPUs.
 func Dial(socket, instance, secret string, memUsed uint64) (*Client, error) {
-	return DialDevice(socket, instance, secret, 0, memUsed)
+	return DialWith(socket, instance, secret, Options{MemUsed: memUsed})
 }
 
-// DialDevice connects a process like Dial, for the GPU with the given index among the instance's
-// GPUs.
-func DialDevice(socket, instance, secret string, device uint32, memUsed uint64) (*Client, error) {
-	return dial(socket, instance, secret, device, memUsed, wire.HelloManySlots|wire.HelloMoves)
-}
-
-// DialOlder connects a process like Dial, with a library that supports only wire.PageSlots slots.
-func DialOlder(socket, instance, secret string, memUsed uint64) (*Client, error) {
-	return dial(socket, instance, secret, 0, memUsed, 0)
-}
-
-// DialGrant connects a process like Dial, and sends a grant before the hello.
-func DialGrant(socket, grant, instance, secret string) (*Client, error) {
-	return dialAfter(wire.AppendGrant(nil, grant), socket, instance, secret, 0, 0, wire.HelloManySlots|wire.HelloMoves)
-}
-
-func dial(socket, instance, secret string, device uint32, memUsed uint64, flags uint32) (*Client, error) {
-	return dialAfter(nil, socket, instance, secret, device, memUsed, flags)
-}
-
-// dialAfter connects a process. It sends the frame before, unless that is empty, and then the hello.
-func dialAfter(before []byte, socket, instance, secret string, device uint32, memUsed uint64, flags uint32) (*Client, error) {
-	hello := wire.Hello{PID: uint32(os.Getpid()), Device: device, MemUsed: memUsed}
+// DialWith connects a process to an instance.
+func DialWith(socket, instance, secret string, o Options) (*Client, error) {
+	hello := wire.Hello{PID: uint32(os.Getpid()), Device: o.Device, MemUsed: o.MemUsed}
 	var err error
 	if hello.Instance, err = wire.MakeName(instance); err != nil {
 		return nil, err
@@ -74,11 +62,11 @@ func dialAfter(before []byte, socket, instance, secret string, device uint32, me
 		return nil, err
 	}
 	c := &Client{conn: conn, Revoked: make(chan uint32, 16), Moves: make(chan wire.Move, 16), Closed: make(chan struct{})}
-	if len(before) > 0 {
-		_, err = conn.Write(before)
+	if o.Grant != nil {
+		_, err = conn.Write(wire.AppendGrant(nil, *o.Grant))
 	}
 	if err == nil {
-		err = c.greet(hello, flags)
+		err = c.greet(hello, o.Older)
 	}
 	if err != nil {
 		_ = conn.Close()
@@ -89,7 +77,11 @@ func dialAfter(before []byte, socket, instance, secret string, device uint32, me
 }
 
 // greet sends the hello and maps the page that the welcome carries.
-func (c *Client) greet(hello wire.Hello, flags uint32) error {
+func (c *Client) greet(hello wire.Hello, older bool) error {
+	flags := wire.HelloManySlots | wire.HelloMoves
+	if older {
+		flags = 0
+	}
 	if _, err := c.conn.Write(wire.SetFlags(wire.Append(nil, hello), flags)); err != nil {
 		return err
 	}
@@ -216,8 +208,6 @@ func (c *Client) Renewals() uint32 { return atomic.LoadUint32(&c.Header().Renewa
 // Await sleeps at the gate until it is open and returns the lease. If a lease was granted and revoked
 // meanwhile, Await returns it to the daemon.
 func (c *Client) Await(ctx context.Context) (lease uint32, err error) {
-	const futexWait = 0
-	timeout := unix.NsecToTimespec(int64(20 * time.Millisecond)) // to notice the context
 	for {
 		if lease := c.Gate(); lease != 0 {
 			return lease, nil
@@ -234,9 +224,16 @@ func (c *Client) Await(ctx context.Context) (lease uint32, err error) {
 			continue
 		default:
 		}
-		_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&c.slot.Gate)), futexWait, 0,
-			uintptr(unsafe.Pointer(&timeout)), 0, 0)
+		sleepAt(&c.slot.Gate, 0)
 	}
+}
+
+// sleepAt sleeps at a word of the page while it has a value, at most 20 ms.
+func sleepAt(word *uint32, value uint32) {
+	const futexWait = 0
+	timeout := unix.NsecToTimespec(int64(20 * time.Millisecond)) // to notice the context
+	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWait, uintptr(value),
+		uintptr(unsafe.Pointer(&timeout)), 0, 0)
 }
 
 // Close ends the connection, as the death of a process does.
@@ -246,23 +243,22 @@ func (c *Client) Close() {
 	_ = unix.Munmap(c.page)
 }
 
-// Saturate launches kernels of the given length one after another while it holds a lease, until the
-// context ends. It returns their total time.
-func (c *Client) Saturate(ctx context.Context, kernel time.Duration) (used time.Duration, err error) {
+// Saturate launches kernels with the given blocks and length one after another while it holds a lease and has a
+// budget, until the context ends. It returns their total time.
+func (c *Client) Saturate(ctx context.Context, blocks uint64, kernel time.Duration) (used time.Duration, err error) {
 	if err := c.Request(); err != nil {
 		return 0, err
 	}
 	for {
 		lease, err := c.Await(ctx)
-		if errors.Is(err, ctx.Err()) && ctx.Err() != nil {
+		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 			return used, nil
 		}
 		if err != nil {
 			return used, err
 		}
 		start := time.Now()
-		for c.Gate() == lease && ctx.Err() == nil {
-			atomic.AddUint64(&c.slot.Launches, 1)
+		for c.spend(ctx, lease, blocks) {
 			time.Sleep(kernel)
 		}
 		kernelTime := time.Since(start)
@@ -290,65 +286,19 @@ func (c *Client) Metered() bool {
 }
 
 // spend charges the blocks of one kernel to the budget, and waits for a budget if necessary. It
-// returns false if the gate closes meanwhile.
-func (c *Client) spend(ctx context.Context, lease uint32, blocks uint64) (bool, error) {
-	const futexWait = 0
-	timeout := unix.NsecToTimespec(int64(20 * time.Millisecond)) // to notice the context
-	for {
+// returns false if the gate closes or the context ends meanwhile.
+func (c *Client) spend(ctx context.Context, lease uint32, blocks uint64) bool {
+	for ctx.Err() == nil {
 		seen := atomic.LoadUint32(&c.slot.Refill)
 		if c.Gate() != lease {
-			return false, nil
+			return false
 		}
 		if !c.Metered() || atomic.LoadUint64(&c.slot.Blocks) < atomic.LoadUint64(&c.slot.Budget) {
 			atomic.AddUint64(&c.slot.Blocks, blocks)
 			atomic.AddUint64(&c.slot.Launches, 1)
-			return true, nil
+			return true
 		}
-		select {
-		case <-ctx.Done():
-			return false, ctx.Err()
-		case <-c.Closed:
-			return false, net.ErrClosed
-		default:
-		}
-		_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&c.slot.Refill)), futexWait, uintptr(seen),
-			uintptr(unsafe.Pointer(&timeout)), 0, 0)
+		sleepAt(&c.slot.Refill, seen)
 	}
-}
-
-// Work launches kernels with the given blocks and length one after another while it holds a lease and
-// has a budget, until the context ends.
-func (c *Client) Work(ctx context.Context, blocks uint64, kernel time.Duration) error {
-	if err := c.Request(); err != nil {
-		return err
-	}
-	for {
-		lease, err := c.Await(ctx)
-		if err != nil {
-			return unlessEnded(ctx, err)
-		}
-		start := time.Now()
-		for {
-			ok, err := c.spend(ctx, lease, blocks)
-			if err != nil {
-				return unlessEnded(ctx, err)
-			}
-			if !ok {
-				break
-			}
-			time.Sleep(kernel)
-		}
-		<-c.Revoked
-		if err := c.Return(lease, time.Since(start), WantsMore); err != nil {
-			return err
-		}
-	}
-}
-
-// unlessEnded returns nil if err is the end of the context, and err otherwise.
-func unlessEnded(ctx context.Context, err error) error {
-	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		return nil
-	}
-	return err
+	return false
 }
