@@ -126,7 +126,7 @@ func (a *api) getParking(w http.ResponseWriter, r *http.Request) error {
 func (a *api) moveHandler(do func(context.Context, *instance) error) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		var inst *instance
-		if err := a.registry.withInstance(r.PathValue("id"), func(i *instance) { inst = i }); err != nil {
+		if err := a.registry.withInstance(r.PathValue("id"), func(i *instance) error { inst = i; return nil }); err != nil {
 			return err
 		}
 		// The move is completed even if the caller hangs up.
@@ -140,7 +140,7 @@ func (a *api) moveHandler(do func(context.Context, *instance) error) handler {
 // outside the slice at the last one, because these may have ended since.
 func (a *api) release(id string) error {
 	outside := 0
-	if err := a.registry.withInstance(id, func(i *instance) { outside = i.findings.outside }); err != nil {
+	if err := a.registry.withInstance(id, func(i *instance) error { outside = i.findings.outside; return nil }); err != nil {
 		return err
 	}
 	if outside > 0 {

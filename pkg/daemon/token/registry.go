@@ -403,8 +403,9 @@ func (r *registry) change(id string, c wire.Change) error {
 	r.changes.Lock()
 	defer r.changes.Unlock()
 	var changed *instance
-	if err := r.withInstance(id, func(old *instance) {
+	if err := r.withInstance(id, func(old *instance) error {
 		changed = &instance{reg: old.reg, secret: old.secret, ownerStart: old.ownerStart, parked: old.parked, grant: old.grant}
+		return nil
 	}); err != nil {
 		return err
 	}
@@ -429,32 +430,24 @@ func (r *registry) change(id string, c wire.Change) error {
 	return nil
 }
 
-// withInstance calls f with an instance while it holds the lock. It returns an error if the instance is
-// unknown.
-func (r *registry) withInstance(id string, f func(*instance)) error {
-	var missing error
-	if err := r.locked(func() {
-		i := r.instances[id]
-		if i == nil {
-			missing = statusError{http.StatusNotFound, fmt.Errorf("unknown instance %q", id)}
-			return
+// withInstance calls f with an instance while it holds the lock. It returns the error of f, or an error if the
+// instance is unknown.
+func (r *registry) withInstance(id string, f func(*instance) error) (err error) {
+	closing := r.locked(func() {
+		if i := r.instances[id]; i != nil {
+			err = f(i)
+		} else {
+			err = statusError{http.StatusNotFound, fmt.Errorf("unknown instance %q", id)}
 		}
-		f(i)
-	}); err != nil {
-		return err
-	}
-	return missing
+	})
+	return cmp.Or(closing, err)
 }
 
 // unregister removes an instance.
 func (r *registry) unregister(id string) error {
 	r.changes.Lock()
 	defer r.changes.Unlock()
-	var failed error
-	if err := r.withInstance(id, func(i *instance) { failed = r.removeUnregistered(i) }); err != nil {
-		return err
-	}
-	return failed
+	return r.withInstance(id, r.removeUnregistered)
 }
 
 // removeUnregistered removes an instance on request. A grant does not register it again, unless it is a later one. If this
@@ -476,21 +469,20 @@ func (r *registry) release(id string) error {
 	defer r.changes.Unlock()
 	var text []byte
 	var file records
-	var failed error
-	err := r.withInstance(id, func(i *instance) {
+	err := r.withInstance(id, func(i *instance) error {
 		if !i.alive() {
-			failed = r.removeUnregistered(i)
-			return
+			return r.removeUnregistered(i)
 		}
 		i.reg.EndWithOwner = false
 		text, file = i.encode(), r.recordsOf(i)
+		return nil
 	})
 	if text != nil {
 		if err := file.write(id, text); err != nil {
 			r.log.Error("cannot save a registration", "instance", id, "err", err)
 		}
 	}
-	return cmp.Or(err, failed)
+	return err
 }
 
 // saveParked writes the record of an instance after it was parked or unparked.

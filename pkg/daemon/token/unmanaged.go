@@ -70,10 +70,11 @@ func (w *unmanaged) censusInput() censusInput {
 
 // withInstance calls f with an instance while it holds the lock, if the instance still has that secret.
 func (w *unmanaged) withInstance(id string, secret [sha256.Size]byte, f func(i *instance)) {
-	_ = w.registry.withInstance(id, func(i *instance) {
+	_ = w.registry.withInstance(id, func(i *instance) error {
 		if i.secret == secret {
 			f(i)
 		}
+		return nil
 	})
 }
 
@@ -135,12 +136,13 @@ func (w *unmanaged) handle(id string, secret [sha256.Size]byte, s procfs.Stat, s
 func (w *unmanaged) await(ctx context.Context, id string, n int) (list *wire.UnmanagedList, err error) {
 	for {
 		var news chan struct{}
-		if err := w.registry.withInstance(id, func(i *instance) {
+		if err := w.registry.withInstance(id, func(i *instance) error {
 			list = i.findings.after(n)
 			if len(list.Found) == 0 && i.unmanagedFound == nil {
 				i.unmanagedFound = make(chan struct{})
 			}
 			news = i.unmanagedFound
+			return nil
 		}); err != nil {
 			return nil, err
 		}
