@@ -75,11 +75,11 @@ func (h Hash) MarshalText() ([]byte, error) { return []byte(hex.EncodeToString(h
 
 // UnmarshalText parses a hash in hexadecimal.
 func (h *Hash) UnmarshalText(text []byte) error {
-	n, err := hex.Decode(make([]byte, sha256.Size), text[:min(len(text), 2*sha256.Size)])
-	if err != nil || n != sha256.Size || len(text) != 2*sha256.Size || strings.ToLower(string(text)) != string(text) {
+	sum, err := hex.DecodeString(string(text))
+	if err != nil || len(sum) != sha256.Size || strings.ToLower(string(text)) != string(text) {
 		return errors.New("expected a SHA-256 in hexadecimal, in lower case")
 	}
-	_, _ = hex.Decode(h[:], text)
+	*h = Hash(sum)
 	return nil
 }
 

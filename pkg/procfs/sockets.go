@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -136,7 +137,7 @@ func findSocket(file string, local, remote netip.AddrPort) ([]string, error) {
 	}
 	defer f.Close()
 	// Compare the ports as text, so that most lines need no parsing.
-	ports := [2]string{":" + hexPort(local.Port()), ":" + hexPort(remote.Port())}
+	ports := [2]string{fmt.Sprintf(":%04X", local.Port()), fmt.Sprintf(":%04X", remote.Port())}
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {
 		if !strings.Contains(lines.Text(), ports[0]) {
@@ -150,10 +151,6 @@ func findSocket(file string, local, remote netip.AddrPort) ([]string, error) {
 		return fields, nil
 	}
 	return nil, lines.Err()
-}
-
-func hexPort(port uint16) string {
-	return strings.ToUpper(hex.EncodeToString(binary.BigEndian.AppendUint16(nil, port)))
 }
 
 // address parses the address before the colon: 32-bit words in this machine's byte order.

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path"
 	"runtime"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -195,12 +196,8 @@ func checkELF(name string, r io.ReaderAt) error {
 	if err != nil || len(needed) == 0 {
 		return static
 	}
-	for _, lib := range needed {
-		if strings.HasPrefix(lib, "libc.musl") || lib == "libc.so" {
-			return foreignLibc(name, loader)
-		}
-	}
-	if !isGlibcLoader(path.Base(loader)) {
+	musl := func(lib string) bool { return strings.HasPrefix(lib, "libc.musl") || lib == "libc.so" }
+	if slices.ContainsFunc(needed, musl) || !isGlibcLoader(path.Base(loader)) {
 		return foreignLibc(name, loader)
 	}
 	return nil
@@ -217,12 +214,9 @@ func foreignLibc(name, loader string) error {
 
 // isGlibcLoader reports whether base is the name of glibc's loader on any architecture.
 func isGlibcLoader(base string) bool {
-	for _, prefix := range []string{"ld-linux", "ld-lsb", "ld64.so", "ld.so"} {
-		if strings.HasPrefix(base, prefix) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]string{"ld-linux", "ld-lsb", "ld64.so", "ld.so"}, func(prefix string) bool {
+		return strings.HasPrefix(base, prefix)
+	})
 }
 
 // programLoader returns a program's PT_INTERP, or "" if there is none.

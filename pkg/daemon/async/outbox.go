@@ -1,6 +1,7 @@
 package async
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/url"
@@ -75,11 +76,7 @@ func receiverOf(address string) string {
 	if err != nil {
 		return ""
 	}
-	port := u.Port()
-	if port == "" {
-		port = u.Scheme
-	}
-	return u.Scheme + "://" + hostName(u.Hostname()) + ":" + port
+	return u.Scheme + "://" + hostName(u.Hostname()) + ":" + cmp.Or(u.Port(), u.Scheme)
 }
 
 // add queues the answer to a call.

@@ -1,6 +1,7 @@
 package async
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -139,15 +140,10 @@ func (r *Receivers) check(ctx context.Context, address string) error {
 		return err
 	}
 	host := u.Hostname()
-	port := uint16(80)
-	if text := u.Port(); text != "" {
-		number, err := strconv.ParseUint(text, 10, 16)
-		if err != nil {
-			return err
-		}
-		port = uint16(number)
-	} else if u.Scheme == "https" {
-		port = 443
+	standard := map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	port, err := strconv.ParseUint(cmp.Or(u.Port(), standard), 10, 16)
+	if err != nil {
+		return err
 	}
 	var addrs []netip.Addr
 	if literal, err := netip.ParseAddr(host); err == nil {
@@ -159,7 +155,7 @@ func (r *Receivers) check(ctx context.Context, address string) error {
 	}
 	local, _ := r.local() // without them, the dialled address is judged later
 	for _, addr := range addrs {
-		if err := r.checkAddress(host, netip.AddrPortFrom(addr, port), local); err != nil {
+		if err := r.checkAddress(host, netip.AddrPortFrom(addr, uint16(port)), local); err != nil {
 			return err
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,12 +21,8 @@ const (
 // isExhausted reports whether err means that the process or the system has run out of
 // descriptors or memory for now.
 func isExhausted(err error) bool {
-	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+	exhausted := []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS}
+	return slices.ContainsFunc(exhausted, func(e unix.Errno) bool { return errors.Is(err, e) })
 }
 
 // Patiently wraps accept, the Accept method of a listener. While descriptors or kernel
