@@ -13,7 +13,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gfaas/gfaas/pkg/command/cli"
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
 )
 
@@ -58,11 +57,8 @@ The progress is shown on standard error: as a bar on a terminal, otherwise as a 
 }
 
 func (o *getOptions) run(ctx context.Context, t *tool, name, path string) (err error) {
-	if err := checkModel(name, o.tenant); err != nil {
+	if err := checkModel(name, o.tenant, o.timeout); err != nil {
 		return err
-	}
-	if o.timeout < 0 {
-		return cli.Usagef("--timeout %v: expected 0 or more", o.timeout)
 	}
 	r := wire.Request{Op: wire.OpGet, Name: name, Tenant: o.tenant, TimeoutMS: o.timeout.Milliseconds()}
 	if path != "" {

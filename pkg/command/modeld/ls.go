@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
 )
@@ -46,10 +45,8 @@ func newList(t *tool) *cobra.Command {
 }
 
 func list(ctx context.Context, t *tool, tenant string) error {
-	if tenant != "" {
-		if err := wire.CheckTenant(tenant); err != nil {
-			return cli.Usagef("--tenant: %w", err)
-		}
+	if err := checkTenant(tenant); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()

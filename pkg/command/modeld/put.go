@@ -73,11 +73,8 @@ func completeSecond(_ *cobra.Command, args []string, _ string) ([]string, cobra.
 }
 
 func (o *putOptions) run(ctx context.Context, t *tool, name, path string) error {
-	if err := checkModel(name, o.tenant); err != nil {
+	if err := checkModel(name, o.tenant, o.timeout); err != nil {
 		return err
-	}
-	if o.timeout < 0 {
-		return cli.Usagef("--timeout %v: expected 0 or more", o.timeout)
 	}
 	o.sha256 = strings.ToLower(o.sha256)
 	if sum, err := hex.DecodeString(o.sha256); err != nil || o.sha256 != "" && len(sum) != 32 {

@@ -25,7 +25,7 @@ when the last of them ends or releases it. The file is not removed.`,
 }
 
 func remove(ctx context.Context, t *tool, name, tenant string) error {
-	if err := checkModel(name, tenant); err != nil {
+	if err := checkModel(name, tenant, 0); err != nil {
 		return err
 	}
 	_, err := t.call(ctx, "rm "+name, wire.Request{Op: wire.OpRemove, Name: name, Tenant: tenant})

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -129,11 +130,19 @@ func (e busyError) Unwrap() error { return e.error }
 // JSONCode returns the error code for -o json.
 func (busyError) JSONCode() string { return wire.CodeBusy }
 
-// checkModel returns a usage error if the name of the model or the tenant is invalid.
-func checkModel(name, tenant string) error {
+// checkModel returns a usage error if the name of the model, the tenant or the timeout is invalid.
+func checkModel(name, tenant string, timeout time.Duration) error {
 	if err := wire.CheckName(name); err != nil {
 		return cli.Usagef("%w", err)
 	}
+	if err := checkTenant(tenant); err != nil || timeout >= 0 {
+		return err
+	}
+	return cli.Usagef("--timeout %v: expected 0 or more", timeout)
+}
+
+// checkTenant returns a usage error if --tenant is given and invalid.
+func checkTenant(tenant string) error {
 	if tenant == "" {
 		return nil
 	}

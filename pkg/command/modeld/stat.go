@@ -38,7 +38,7 @@ JSON of the daemon: {"gpu","capacity_bytes","used_bytes","models","refs","hits",
 
 func stat(ctx context.Context, t *tool, name, tenant string, named bool) error {
 	if named {
-		if err := checkModel(name, tenant); err != nil {
+		if err := checkModel(name, tenant, 0); err != nil {
 			return err
 		}
 	}
