@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -64,13 +63,7 @@ func Terminated(t testing.TB, pipeDir string) []string {
 	if err != nil && !os.IsNotExist(err) {
 		t.Fatal(err)
 	}
-	return slices.Collect(func(yield func(string) bool) {
-		for line := range strings.Lines(string(text)) {
-			if !yield(strings.TrimSpace(line)) {
-				return
-			}
-		}
-	})
+	return strings.FieldsFunc(string(text), func(r rune) bool { return r == '\n' })
 }
 
 // Start starts the stand-in, which must be on PATH, as the daemon of a folder, with servers
