@@ -30,7 +30,9 @@ const program = "gfaas-kernel-executor"
 func Find(libDir string) (string, error) {
 	path := filepath.Join(libDir, program)
 	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
-		return "", &ports.UnavailableError{Err: fmt.Errorf("%s is missing", path), Remedy: "run make, or install gfaas again"}
+		return "", &ports.UnavailableError{
+			Err: fmt.Errorf("%s is missing", path), Remedy: "run make, or install gfaas again",
+		}
 	}
 	return path, nil
 }

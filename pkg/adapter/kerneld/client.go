@@ -78,7 +78,9 @@ func (c *Client) Do(ctx context.Context, method, path string, body io.Reader, si
 	answer, err := c.http.Do(req)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return nil, &ports.UnavailableError{Err: fmt.Errorf("no kernel daemon at %s", c.socket), Remedy: "start one with gfaas-kerneld"}
+		return nil, &ports.UnavailableError{
+			Err: fmt.Errorf("no kernel daemon at %s", c.socket), Remedy: "start one with gfaas-kerneld",
+		}
 	case errors.Is(err, fs.ErrPermission):
 		return nil, &ports.UnavailableError{Err: fmt.Errorf("kernel daemon: %w", errors.Unwrap(err)),
 			Remedy: "only root and the user who started the daemon can connect"}

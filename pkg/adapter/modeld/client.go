@@ -53,7 +53,8 @@ func Dial(ctx context.Context, socket string) (*Client, error) {
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("model daemon at %s: %w", socket, ctx.Err())
 	case errors.Is(err, fs.ErrPermission):
-		return nil, unavailable("only root and the user who started the daemon can connect", "model daemon at %s: %w", socket, err)
+		const remedy = "only root and the user who started the daemon can connect"
+		return nil, unavailable(remedy, "model daemon at %s: %w", socket, err)
 	}
 	return nil, unavailable("start one with 'gfaas-modeld'", "no model daemon at %s: %w", socket, err)
 }

@@ -51,7 +51,8 @@ func TestPutInALog(t *testing.T) {
 				}
 				return m, nil
 			}
-			end := follow(t.Context(), &cli.Env{Prog: "gfaas-modeld", Err: &log, Quiet: quiet}, "llama/8b", &written, status)
+			env := &cli.Env{Prog: "gfaas-modeld", Err: &log, Quiet: quiet}
+			end := follow(t.Context(), env, "llama/8b", &written, status)
 			time.Sleep(151*time.Second + time.Millisecond)
 			synctest.Wait()
 			end()

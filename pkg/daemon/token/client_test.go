@@ -105,7 +105,8 @@ func TestSlotsAreLimited(t *testing.T) {
 			s.register(reg("a", share{sm: 1, request: 1, limit: 1}))
 			var all []*tokentest.Client
 			dial := func(kind rune) error {
-				c, err := tokentest.DialWith(s.clientSocket(), "a", "secret of a", tokentest.Options{MemUsed: 1, Older: kind == 'o'})
+				o := tokentest.Options{MemUsed: 1, Older: kind == 'o'}
+				c, err := tokentest.DialWith(s.clientSocket(), "a", "secret of a", o)
 				if err == nil {
 					t.Cleanup(c.Close)
 					all = append(all, c)

@@ -140,7 +140,10 @@ func (a *api) moveHandler(do func(context.Context, *instance) error) handler {
 // outside the slice at the last one, because these may have ended since.
 func (a *api) release(id string) error {
 	outside := 0
-	if err := a.registry.withInstance(id, func(i *instance) error { outside = i.findings.outside; return nil }); err != nil {
+	if err := a.registry.withInstance(id, func(i *instance) error {
+		outside = i.findings.outside
+		return nil
+	}); err != nil {
 		return err
 	}
 	if outside > 0 {

@@ -99,7 +99,8 @@ func TestSwap(t *testing.T) {
 	eventually(t, "the processes have left", func() bool { return s.status().GPUs[0].Clients[0].State == "absent" })
 
 	// A library that does not know the order moves its memory by its own rule.
-	older, err := tokentest.DialWith(s.clientSocket(), "a", "secret of a", tokentest.Options{MemUsed: uint64(64 * gpu.MiB), Older: true})
+	o := tokentest.Options{MemUsed: uint64(64 * gpu.MiB), Older: true}
+	older, err := tokentest.DialWith(s.clientSocket(), "a", "secret of a", o)
 	if err != nil {
 		t.Fatal(err)
 	}
