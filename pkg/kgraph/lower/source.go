@@ -2,13 +2,14 @@ package lower
 
 import (
 	"bytes"
-	"encoding/json"
+	stdjson "encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"reflect"
-	"strconv"
-	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/gfaas/gfaas/pkg/kgraph"
 	"github.com/gfaas/gfaas/pkg/textfile"
@@ -34,8 +35,8 @@ const (
 	lenient = false
 )
 
-// decode decodes one JSON value into v. Duplicate keys are errors; unknown keys are errors if strict is
-// set.
+// decode decodes one JSON value into v. Duplicate keys and null are errors; unknown keys are errors if strict
+// is set.
 func decode(r io.Reader, name string, strict bool, v any) (*source, error) {
 	text, err := io.ReadAll(io.LimitReader(r, MaxFile+1))
 	if err != nil {
@@ -45,171 +46,78 @@ func decode(r io.Reader, name string, strict bool, v any) (*source, error) {
 	if len(s.text) > MaxFile {
 		return nil, s.fault("", "more than %d bytes", MaxFile)
 	}
-	w := &shape{dec: json.NewDecoder(bytes.NewReader(s.text)), strict: strict}
-	w.dec.UseNumber()
-	err = w.value(reflect.TypeOf(v).Elem(), 0)
-	if err == nil {
-		if _, more := w.dec.Token(); !errors.Is(more, io.EOF) {
-			err = errors.New("text after the end of the object, expected one JSON object")
-		}
-	}
-	if err == nil {
-		err = json.Unmarshal(s.text, v)
-	}
+	dec := jsontext.NewDecoder(bytes.NewReader(s.text))
+	err = json.UnmarshalDecode(dec, v, json.RejectUnknownMembers(strict), json.WithUnmarshalers(json.UnmarshalFromFunc(checkForm)))
 	if err != nil {
-		line := 1 + bytes.Count(s.text[:min(w.dec.InputOffset(), int64(len(s.text)))], []byte("\n"))
-		return nil, &textfile.Fault{File: name, Line: line, Where: string(w.at), What: err.Error()}
+		return nil, s.decodeFault(dec, err)
+	}
+	if _, err := dec.ReadToken(); !errors.Is(err, io.EOF) {
+		return nil, s.faultAt(dec.InputOffset(), "", "text after the end of the object, expected one JSON object")
 	}
 	return s, nil
 }
 
-// shape compares a text with a Go type, token by token.
-type shape struct {
-	dec    *json.Decoder
-	strict bool
-	at     []byte // current position as a JSON pointer
+// checkForm returns an error for a value that has not the JSON form of v, and leaves others to the decoder.
+func checkForm(dec *jsontext.Decoder, v any) error {
+	t := reflect.TypeOf(v).Elem()
+	if t.Kind() == reflect.Interface || t == reflect.TypeFor[stdjson.RawMessage]() {
+		return errors.ErrUnsupported // any form
+	}
+	form, kind := expected(t)
+	found := ""
+	switch is := dec.PeekKind(); is {
+	case kind, jsontext.KindInvalid:
+		return errors.ErrUnsupported
+	case jsontext.KindBeginObject:
+		found = "an object"
+	case jsontext.KindBeginArray:
+		found = "a list"
+	default:
+		value, err := dec.ReadValue()
+		if err != nil {
+			return err
+		}
+		found = string(value[:min(len(value), 40)])
+	}
+	return fmt.Errorf("%s, expected %s", found, form)
 }
 
-// maxDepth limits the nesting of a file. It is far below the limit of json.Unmarshal.
-const maxDepth = 32
-
-// value reads a value of type t, or of any type if t is nil.
-func (w *shape) value(t reflect.Type, depth int) error {
-	tok, err := w.dec.Token()
-	switch {
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return errors.New("unexpected end of the text, expected JSON")
-	case err != nil:
-		return fmt.Errorf("%w, expected JSON", err)
-	case depth > maxDepth:
-		return fmt.Errorf("nested too deeply, expected at most %d levels", maxDepth)
-	}
-	if t != nil && (t.Kind() == reflect.Interface || t == reflect.TypeFor[json.RawMessage]()) {
-		t = nil
-	}
-	if form := expected(t); form != "" && form != actual(tok) {
-		return fmt.Errorf("%s, expected %s", described(tok), form)
-	}
-	switch tok {
-	case json.Delim('{'):
-		return w.object(t, depth)
-	case json.Delim('['):
-		return w.list(t, depth)
-	}
-	return nil
-}
-
-// expected returns the JSON form of values of type t, or "" for any form.
-func expected(t reflect.Type) string {
-	if t == nil {
-		return ""
-	}
+// expected returns the JSON form of values of type t.
+func expected(t reflect.Type) (form string, kind jsontext.Kind) {
 	switch t.Kind() {
 	case reflect.Struct, reflect.Map:
-		return "an object"
-	case reflect.Slice, reflect.Array:
-		return "a list"
+		return "an object", jsontext.KindBeginObject
+	case reflect.Slice:
+		return "a list", jsontext.KindBeginArray
 	case reflect.String:
-		return "a string"
+		return "a string", jsontext.KindString
 	}
-	return "a whole number"
+	return "a whole number", jsontext.KindNumber
 }
 
-// actual returns the JSON form of a value that starts with tok, or "" if no type expects it.
-func actual(tok json.Token) string {
-	switch tok := tok.(type) {
-	case json.Delim:
-		return described(tok)
-	case string:
-		return "a string"
-	case json.Number:
-		if _, err := tok.Int64(); err == nil {
-			return "a whole number"
-		}
-	}
-	return ""
+// faultAt returns an error at a place in the text, which is after the first n bytes.
+func (s *source) faultAt(n int64, where, what string) error {
+	return &textfile.Fault{File: s.name, Line: 1 + bytes.Count(s.text[:n], []byte("\n")), Where: where, What: what}
 }
 
-func described(tok json.Token) string {
-	switch tok := tok.(type) {
-	case json.Delim:
-		if tok == '{' {
-			return "an object"
-		}
-		return "a list"
-	case string:
-		return strconv.Quote(tok[:min(len(tok), 40)])
-	case nil:
-		return "null"
-	}
-	return fmt.Sprint(tok)
-}
-
-func (w *shape) list(t reflect.Type, depth int) error {
-	var element reflect.Type
-	if t != nil {
-		element = t.Elem()
-	}
-	size, n := len(w.at), 0
-	for ; w.dec.More(); n++ {
-		w.at = strconv.AppendInt(append(w.at[:size], '/'), int64(n), 10)
-		if err := w.value(element, depth+1); err != nil {
-			return err
+// decodeFault returns an error of the decoder with its place.
+func (s *source) decodeFault(dec *jsontext.Decoder, err error) error {
+	if e, ok := errors.AsType[*json.SemanticError](err); ok {
+		switch where := string(e.JSONPointer); {
+		case errors.Is(err, json.ErrUnknownName):
+			return s.fault(where, "unknown key")
+		case len(e.JSONValue) > 0: // a number with a fraction, or out of range
+			return s.fault(where, "%s, expected a whole number", e.JSONValue)
+		default:
+			return s.fault(where, "%v", e.Err)
 		}
 	}
-	w.at = w.at[:size]
-	if t != nil && t.Kind() == reflect.Array && n != t.Len() {
-		return fmt.Errorf("%d values, expected %d", n, t.Len())
-	}
-	return w.end()
-}
-
-func (w *shape) object(t reflect.Type, depth int) error {
-	size := len(w.at)
-	seen := map[string]bool{}
-	for w.dec.More() {
-		tok, err := w.dec.Token()
-		if err != nil {
-			return fmt.Errorf("%w, expected JSON", err)
-		}
-		key, _ := tok.(string)
-		w.at = append(append(w.at[:size], '/'), kgraph.Pointer(key)...)
-		if seen[key] {
-			return errors.New("the key is given twice, expected once")
-		}
-		seen[key] = true
-		of, known := field(t, key)
-		if !known && w.strict {
-			return errors.New("unknown key")
-		}
-		if err := w.value(of, depth+1); err != nil {
-			return err
-		}
-	}
-	w.at = w.at[:size]
-	return w.end()
-}
-
-// field returns the type of the value under a key; nil means any type.
-func field(t reflect.Type, key string) (of reflect.Type, known bool) {
+	e, ok := errors.AsType[*jsontext.SyntacticError](err)
 	switch {
-	case t == nil:
-		return nil, true
-	case t.Kind() == reflect.Map:
-		return t.Elem(), true
+	case !ok || errors.Is(err, io.ErrUnexpectedEOF):
+		return s.faultAt(int64(len(s.text)), "", "unexpected end of the text, expected JSON")
+	case errors.Is(err, jsontext.ErrDuplicateName):
+		return s.fault(string(e.JSONPointer), "the key is given twice, expected once")
 	}
-	for i := range t.NumField() {
-		if name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ","); name == key {
-			return t.Field(i).Type, true
-		}
-	}
-	return nil, false
-}
-
-// end reads the end of a list or an object.
-func (w *shape) end() error {
-	if _, err := w.dec.Token(); err != nil {
-		return errors.New("unexpected end of the text, expected JSON")
-	}
-	return nil
+	return s.faultAt(e.ByteOffset, string(dec.StackPointer()), e.Err.Error()+", expected JSON")
 }

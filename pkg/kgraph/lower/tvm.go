@@ -30,9 +30,9 @@ type tvmGraph struct {
 	Heads    [][]int `json:"heads"`
 	Rows     []int   `json:"node_row_ptr"`
 	Attrs    struct {
-		Storage [2]json.RawMessage `json:"storage_id"`
-		Shape   [2]json.RawMessage `json:"shape"`
-		DType   [2]json.RawMessage `json:"dltype"`
+		Storage []json.RawMessage `json:"storage_id"`
+		Shape   []json.RawMessage `json:"shape"`
+		DType   []json.RawMessage `json:"dltype"`
 		// Absent if all entries are plain memory of one device.
 		Device []json.RawMessage `json:"device_index"`
 		Scope  []json.RawMessage `json:"storage_scope"`
@@ -42,8 +42,8 @@ type tvmGraph struct {
 // launches maps each function to its kernels, as in LAUNCH.json.
 type launches map[string][]struct {
 	Name   string           `json:"name"`
-	Grid   [3]int           `json:"grid"`
-	Block  [3]int           `json:"block"`
+	Grid   []int            `json:"grid"`
+	Block  []int            `json:"block"`
 	Shared int              `json:"shared"`
 	Args   []map[string]any `json:"args"`
 }
@@ -138,9 +138,9 @@ func (c *tvm) entries() error {
 	var shapes [][]int64
 	var types []string
 	err := cmp.Or(
-		c.list("storage_id", g.Attrs.Storage[1], &c.storage),
-		c.list("shape", g.Attrs.Shape[1], &shapes),
-		c.list("dltype", g.Attrs.DType[1], &types))
+		c.list("storage_id", g.Attrs.Storage, &c.storage),
+		c.list("shape", g.Attrs.Shape, &shapes),
+		c.list("dltype", g.Attrs.DType, &types))
 	if err != nil {
 		return err
 	}
@@ -167,23 +167,19 @@ func (c *tvm) entries() error {
 	return c.places()
 }
 
-// list decodes the values of one of the graph's attributes.
-func (c *tvm) list(attr string, raw json.RawMessage, into any) error {
-	if err := json.Unmarshal(raw, into); err != nil {
-		return c.fault("/attrs/"+attr, "expected a list: %v", err)
-	}
-	return nil
-}
-
-// optionalList decodes the values of an attribute that a graph may lack: its type and the list.
-func (c *tvm) optionalList(attr string, raw []json.RawMessage, into any) error {
+// list decodes the values of one of the graph's attributes: its type and the list. A missing attribute has no
+// values.
+func (c *tvm) list(attr string, raw []json.RawMessage, into any) error {
 	switch {
 	case raw == nil:
 		return nil
-	case len(raw) == 2:
-		return c.list(attr, raw[1], into)
+	case len(raw) != 2:
+		return c.fault("/attrs/"+attr, "%d values, expected 2", len(raw))
 	}
-	return c.fault("/attrs/"+attr, "%d values, expected 2", len(raw))
+	if err := json.Unmarshal(raw[1], into); err != nil {
+		return c.fault("/attrs/"+attr, "expected a list: %v", err)
+	}
+	return nil
 }
 
 // places reports entries that are not plain memory of one device as unsupported.
@@ -191,8 +187,8 @@ func (c *tvm) places() error {
 	var devices []int
 	var scopes []string
 	err := cmp.Or(
-		c.optionalList("device_index", c.g.Attrs.Device, &devices),
-		c.optionalList("storage_scope", c.g.Attrs.Scope, &scopes))
+		c.list("device_index", c.g.Attrs.Device, &devices),
+		c.list("storage_scope", c.g.Attrs.Scope, &scopes))
 	if err != nil {
 		return err
 	}
@@ -401,11 +397,21 @@ func (c *tvm) node(i int) error {
 		return nil
 	}
 	for j := range kernels {
-		k := kgraph.Kernel{Name: kernels[j].Name, Grid: kernels[j].Grid, Block: kernels[j].Block, Shared: kernels[j].Shared}
+		k := kgraph.Kernel{Name: kernels[j].Name, Shared: kernels[j].Shared}
+		where := fmt.Sprintf("/%s/%d", kgraph.Pointer(n.Attrs.Function), j)
+		for _, shape := range []struct {
+			key  string
+			dims []int
+			to   *[3]int
+		}{{"grid", kernels[j].Grid, &k.Grid}, {"block", kernels[j].Block, &k.Block}} {
+			if copy(shape.to[:], shape.dims); shape.dims != nil && len(shape.dims) != 3 {
+				return c.launchSource.fault(where+"/"+shape.key, "%d values, expected 3", len(shape.dims))
+			}
+		}
 		for a, form := range kernels[j].Args {
 			arg, err := c.arg(i, form)
 			if err != nil {
-				return c.launchSource.fault(fmt.Sprintf("/%s/%d/args/%d", kgraph.Pointer(n.Attrs.Function), j, a), "%v", err)
+				return c.launchSource.fault(fmt.Sprintf("%s/args/%d", where, a), "%v", err)
 			}
 			k.Args = append(k.Args, arg)
 		}
