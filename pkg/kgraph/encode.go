@@ -1,47 +1,46 @@
 package kgraph
 
 import (
-	"bytes"
-	"encoding/base64"
 	"encoding/binary"
-	"encoding/json"
 	"math"
-	"strconv"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 )
 
-// The JSON form of a request for encoding/json. Modules and buffers keep their order, which a map would
+// The JSON form of a request. Modules and buffers keep their order, which a map would
 // lose.
 type (
 	requestForm struct {
 		Version    int          `json:"version"`
-		Iterations int          `json:"iterations,omitempty"`
-		Modules    object       `json:"modules,omitempty"`
-		Buffers    object       `json:"buffers,omitempty"`
+		Iterations int          `json:"iterations,omitzero"`
+		Modules    object       `json:"modules,omitzero"`
+		Buffers    object       `json:"buffers,omitzero"`
 		Kernels    []kernelForm `json:"kernels"`
 	}
 	moduleForm struct {
-		PTX     string `json:"ptx,omitempty"`
+		PTX     string `json:"ptx,omitzero"`
 		Binary  []byte `json:"binary,omitempty"`
-		File    string `json:"file,omitempty"`
-		Stored  string `json:"stored,omitempty"`
-		Builtin string `json:"builtin,omitempty"`
+		File    string `json:"file,omitzero"`
+		Stored  string `json:"stored,omitzero"`
+		Builtin string `json:"builtin,omitzero"`
 	}
 	bufferForm struct {
 		Kind     string `json:"kind"`
-		Key      string `json:"key,omitempty"`
-		Size     int64  `json:"size,omitempty"`
-		Data     string `json:"data,omitempty"`
-		Inline   bool   `json:"inline,omitempty"`
-		Result   bool   `json:"result,omitempty"`
-		Volatile bool   `json:"volatile,omitempty"`
+		Key      string `json:"key,omitzero"`
+		Size     int64  `json:"size,omitzero"`
+		Data     []byte `json:"data,omitempty"`
+		Inline   bool   `json:"inline,omitzero"`
+		Result   bool   `json:"result,omitzero"`
+		Volatile bool   `json:"volatile,omitzero"`
 	}
 	kernelForm struct {
-		Module string            `json:"module"`
-		Name   string            `json:"name"`
-		Grid   *[3]int           `json:"grid,omitempty"`
-		Block  *[3]int           `json:"block,omitempty"`
-		Shared int               `json:"shared,omitempty"`
-		Args   []json.RawMessage `json:"args"`
+		Module string   `json:"module"`
+		Name   string   `json:"name"`
+		Grid   *[3]int  `json:"grid,omitzero"`
+		Block  *[3]int  `json:"block,omitzero"`
+		Shared int      `json:"shared,omitzero"`
+		Args   []object `json:"args"`
 	}
 )
 
@@ -53,33 +52,20 @@ type member struct {
 	value any
 }
 
-func (o object) MarshalJSON() ([]byte, error) {
-	var text bytes.Buffer
-	text.WriteByte('{')
-	for i, m := range o {
-		if i > 0 {
-			text.WriteByte(',')
-		}
-		if err := appendJSON(&text, m.key); err != nil {
-			return nil, err
-		}
-		text.WriteByte(':')
-		if err := appendJSON(&text, m.value); err != nil {
-			return nil, err
-		}
-	}
-	text.WriteByte('}')
-	return text.Bytes(), nil
-}
-
-func appendJSON(text *bytes.Buffer, v any) error {
-	enc := json.NewEncoder(text)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
+// MarshalJSONTo implements json.MarshalerTo.
+func (o object) MarshalJSONTo(enc *jsontext.Encoder) error {
+	if err := enc.WriteToken(jsontext.BeginObject); err != nil {
 		return err
 	}
-	text.Truncate(text.Len() - 1) // drop the newline
-	return nil
+	for _, m := range o {
+		if err := enc.WriteToken(jsontext.String(m.key)); err != nil {
+			return err
+		}
+		if err := json.MarshalEncode(enc, m.value); err != nil {
+			return err
+		}
+	}
+	return enc.WriteToken(jsontext.EndObject)
 }
 
 // Encode returns the request as JSON that Parse accepts.
@@ -95,32 +81,23 @@ func (r *Request) Encode() ([]byte, error) {
 		if b.Data != nil {
 			size = 0
 		}
-		form.Buffers = append(form.Buffers, member{b.Name, bufferForm{b.Kind.String(), b.Key, size,
-			base64.StdEncoding.EncodeToString(b.Data), b.Inline, b.Result, b.Volatile}})
+		form.Buffers = append(form.Buffers, member{b.Name, bufferForm{b.Kind.String(), b.Key, size, b.Data, b.Inline, b.Result, b.Volatile}})
 	}
 	for i := range r.Kernels {
 		k := &r.Kernels[i]
-		f := kernelForm{Module: r.Modules[k.Module].Name, Name: k.Name, Shared: k.Shared, Args: []json.RawMessage{}}
+		f := kernelForm{Module: r.Modules[k.Module].Name, Name: k.Name, Shared: k.Shared, Args: []object{}}
 		if k.Grid[0] > 0 {
 			f.Grid, f.Block = &k.Grid, &k.Block
 		}
 		for j := range k.Args {
-			text, err := r.argForm(&k.Args[j])
-			if err != nil {
-				return nil, err
-			}
-			f.Args = append(f.Args, text)
+			f.Args = append(f.Args, r.argForm(&k.Args[j]))
 		}
 		form.Kernels = append(form.Kernels, f)
 	}
-	var text bytes.Buffer
-	if err := appendJSON(&text, form); err != nil {
-		return nil, err
-	}
-	return text.Bytes(), nil
+	return json.Marshal(form)
 }
 
-func (r *Request) argForm(a *Arg) (json.RawMessage, error) {
+func (r *Request) argForm(a *Arg) object {
 	var value any
 	switch v := a.Value; a.Type {
 	case "buffer":
@@ -134,15 +111,15 @@ func (r *Request) argForm(a *Arg) (json.RawMessage, error) {
 	case "u64":
 		value = binary.LittleEndian.Uint64(v)
 	case "f32":
-		value = json.Number(strconv.FormatFloat(float64(math.Float32frombits(binary.LittleEndian.Uint32(v))), 'g', -1, 32))
+		value = math.Float32frombits(binary.LittleEndian.Uint32(v))
 	case "f64":
-		value = json.Number(strconv.FormatFloat(math.Float64frombits(binary.LittleEndian.Uint64(v)), 'g', -1, 64))
+		value = math.Float64frombits(binary.LittleEndian.Uint64(v))
 	case "bytes":
-		value = v // base64, as encoding/json writes bytes
+		value = v // base64, as package json writes bytes
 	}
 	form := object{{a.Type, value}}
 	if a.Offset != 0 {
 		form = append(form, member{"offset", a.Offset})
 	}
-	return form.MarshalJSON()
+	return form
 }
