@@ -2,6 +2,7 @@ package kgraph
 
 import (
 	"encoding/binary"
+	"fmt"
 	"slices"
 	"strconv"
 	"sync"
@@ -88,7 +89,7 @@ func BuiltinPTX(name string) string {
 	return ""
 }
 
-var blasPTX = sync.OnceValue(func() string { return elementwisePTX + sgemmPTX() })
+var blasPTX = sync.OnceValue(func() string { return blasHeader + elementwisePTX() + sgemmPTX() })
 
 // builtin checks a launch of a built-in kernel and fills in its grid and block. It returns the kernel's
 // declaration, or nil if there is a problem.
@@ -167,118 +168,74 @@ func overlaps(read, written *Arg, bytes int64) bool {
 	return read.Type == "buffer" && read.Buffer == written.Buffer && read.Offset < written.Offset+bytes
 }
 
-const elementwisePTX = `// gfaas-sim: vadd op=vadd_f32
+// blasHeader precedes the kernels. Its comments name the operations of the simulated driver.
+const blasHeader = `// gfaas-sim: vadd op=vadd_f32
 // gfaas-sim: saxpy op=saxpy_f32
 // gfaas-sim: sgemm op=sgemm_f32
 // gfaas-sim: relu op=relu_f32
 .version 7.0
 .target sm_50
 .address_size 64
-
-// c[i] = a[i] + b[i]; each thread takes every gridDim * blockDim-th element.
-.visible .entry vadd(.param .u64 a, .param .u64 b, .param .u64 c, .param .u32 n)
-{
-	.reg .pred %p<2>;
-	.reg .b32 %r<7>;
-	.reg .b64 %rd<8>;
-	.reg .f32 %f<4>;
-	ld.param.u64 %rd1, [a];
-	ld.param.u64 %rd2, [b];
-	ld.param.u64 %rd3, [c];
-	ld.param.u32 %r1, [n];
-	cvta.to.global.u64 %rd1, %rd1;
-	cvta.to.global.u64 %rd2, %rd2;
-	cvta.to.global.u64 %rd3, %rd3;
-	mov.u32 %r2, %ctaid.x;
-	mov.u32 %r3, %ntid.x;
-	mov.u32 %r4, %tid.x;
-	mad.lo.u32 %r5, %r2, %r3, %r4;
-	mov.u32 %r6, %nctaid.x;
-	mul.lo.u32 %r6, %r6, %r3;
-NEXT:
-	setp.ge.u32 %p1, %r5, %r1;
-	@%p1 bra DONE;
-	mul.wide.u32 %rd4, %r5, 4;
-	add.s64 %rd5, %rd1, %rd4;
-	add.s64 %rd6, %rd2, %rd4;
-	add.s64 %rd7, %rd3, %rd4;
-	ld.global.f32 %f1, [%rd5];
-	ld.global.f32 %f2, [%rd6];
-	add.rn.f32 %f3, %f1, %f2;
-	st.global.f32 [%rd7], %f3;
-	add.u32 %r5, %r5, %r6;
-	bra NEXT;
-DONE:
-	ret;
-}
-
-// y[i] = s * x[i] + y[i], likewise.
-.visible .entry saxpy(.param .f32 s, .param .u64 x, .param .u64 y, .param .u32 n)
-{
-	.reg .pred %p<2>;
-	.reg .b32 %r<7>;
-	.reg .b64 %rd<6>;
-	.reg .f32 %f<5>;
-	ld.param.f32 %f1, [s];
-	ld.param.u64 %rd1, [x];
-	ld.param.u64 %rd2, [y];
-	ld.param.u32 %r1, [n];
-	cvta.to.global.u64 %rd1, %rd1;
-	cvta.to.global.u64 %rd2, %rd2;
-	mov.u32 %r2, %ctaid.x;
-	mov.u32 %r3, %ntid.x;
-	mov.u32 %r4, %tid.x;
-	mad.lo.u32 %r5, %r2, %r3, %r4;
-	mov.u32 %r6, %nctaid.x;
-	mul.lo.u32 %r6, %r6, %r3;
-NEXT:
-	setp.ge.u32 %p1, %r5, %r1;
-	@%p1 bra DONE;
-	mul.wide.u32 %rd3, %r5, 4;
-	add.s64 %rd4, %rd1, %rd3;
-	add.s64 %rd5, %rd2, %rd3;
-	ld.global.f32 %f2, [%rd4];
-	ld.global.f32 %f3, [%rd5];
-	fma.rn.f32 %f4, %f1, %f2, %f3;
-	st.global.f32 [%rd5], %f4;
-	add.u32 %r5, %r5, %r6;
-	bra NEXT;
-DONE:
-	ret;
-}
-
-// y[i] = x[i], or 0 if that is negative, likewise. NaN remains NaN.
-.visible .entry relu(.param .u64 x, .param .u64 y, .param .u32 n)
-{
-	.reg .pred %p<3>;
-	.reg .b32 %r<7>;
-	.reg .b64 %rd<6>;
-	.reg .f32 %f<3>;
-	ld.param.u64 %rd1, [x];
-	ld.param.u64 %rd2, [y];
-	ld.param.u32 %r1, [n];
-	cvta.to.global.u64 %rd1, %rd1;
-	cvta.to.global.u64 %rd2, %rd2;
-	mov.u32 %r2, %ctaid.x;
-	mov.u32 %r3, %ntid.x;
-	mov.u32 %r4, %tid.x;
-	mad.lo.u32 %r5, %r2, %r3, %r4;
-	mov.u32 %r6, %nctaid.x;
-	mul.lo.u32 %r6, %r6, %r3;
-	mov.f32 %f2, 0f00000000;
-NEXT:
-	setp.ge.u32 %p1, %r5, %r1;
-	@%p1 bra DONE;
-	mul.wide.u32 %rd3, %r5, 4;
-	add.s64 %rd4, %rd1, %rd3;
-	add.s64 %rd5, %rd2, %rd3;
-	ld.global.f32 %f1, [%rd4];
-	setp.lt.f32 %p2, %f1, %f2;
-	@%p2 mov.f32 %f1, %f2;
-	st.global.f32 [%rd5], %f1;
-	add.u32 %r5, %r5, %r6;
-	bra NEXT;
-DONE:
-	ret;
-}
 `
+
+// elementwisePTX returns the PTX of vadd, saxpy and relu.
+func elementwisePTX() string {
+	w := &ptxWriter{}
+	w.elementwise("vadd", "", []string{"a", "b", "c"},
+		"ld.global.f32 %f, [%a]", "ld.global.f32 %g, [%b]", "add.rn.f32 %f, %f, %g", "st.global.f32 [%c], %f")
+	w.elementwise("saxpy", "s", []string{"x", "y"},
+		"ld.global.f32 %f, [%x]", "ld.global.f32 %g, [%y]", "fma.rn.f32 %f, %s, %f, %g", "st.global.f32 [%y], %f")
+	// NaN remains NaN.
+	w.elementwise("relu", "", []string{"x", "y"},
+		"ld.global.f32 %f, [%x]", "setp.lt.f32 %q, %f, 0f00000000", "@%q mov.f32 %f, 0f00000000", "st.global.f32 [%y], %f")
+	return w.String()
+}
+
+// elementwise writes a kernel that computes n elements; each thread takes every gridDim × blockDim-th one.
+// Its parameters are a float, unless the name of the scalar is empty, the buffers, and n. The lines of compute
+// find the scalar, and the address of the element in each buffer, in registers of these names.
+func (w *ptxWriter) elementwise(name, scalar string, buffers []string, compute ...string) {
+	params := ""
+	if scalar != "" {
+		params = ".param .f32 " + scalar + ", "
+	}
+	for _, buffer := range buffers {
+		params += ".param .u64 " + buffer + ", "
+	}
+	fmt.Fprintf(w, "\n.visible .entry %s(%s.param .u32 n)\n{\n", name, params)
+	w.f(".reg .pred %%p, %%q")
+	w.f(".reg .b32 %%n, %%i, %%step, %%t")
+	w.f(".reg .b64 %%offset")
+	w.f(".reg .f32 %%f, %%g")
+	if scalar != "" {
+		w.f(".reg .f32 %%%s", scalar)
+		w.f("ld.param.f32 %%%s, [%s]", scalar, scalar)
+	}
+	for _, buffer := range buffers {
+		w.f(".reg .b64 %%%s, %%%s0", buffer, buffer)
+		w.f("ld.param.u64 %%%s0, [%s]", buffer, buffer)
+		w.f("cvta.to.global.u64 %%%s0, %%%s0", buffer, buffer)
+	}
+	w.f("ld.param.u32 %%n, [n]")
+	w.f("mov.u32 %%i, %%ctaid.x")
+	w.f("mov.u32 %%step, %%ntid.x")
+	w.f("mov.u32 %%t, %%tid.x")
+	w.f("mad.lo.u32 %%i, %%i, %%step, %%t")
+	w.f("mov.u32 %%t, %%nctaid.x")
+	w.f("mul.lo.u32 %%step, %%step, %%t")
+	w.label("NEXT")
+	w.f("setp.ge.u32 %%p, %%i, %%n")
+	w.f("@%%p bra DONE")
+	w.f("mul.wide.u32 %%offset, %%i, 4")
+	for _, buffer := range buffers {
+		w.f("add.s64 %%%s, %%%s0, %%offset", buffer, buffer)
+	}
+	for _, line := range compute {
+		w.f("%s", line)
+	}
+	w.f("add.u32 %%i, %%i, %%step")
+	w.f("bra NEXT")
+	w.label("DONE")
+	w.f("ret")
+	w.WriteString("}\n")
+}
