@@ -140,17 +140,8 @@ type candidate struct {
 }
 
 func (a cost) compare(b cost) int {
-	switch {
-	case a.unused != b.unused:
-		return cmp.Compare(a.unused, b.unused)
-	case a.withoutAffinity != b.withoutAffinity:
-		return cmp.Compare(a.withoutAffinity, b.withoutAffinity)
-	case a.score != b.score:
-		return cmp.Compare(a.score, b.score)
-	case a.scarcity != b.scarcity:
-		return cmp.Compare(a.scarcity, b.scarcity)
-	}
-	return cmp.Compare(a.idle, b.idle)
+	return cmp.Or(cmp.Compare(a.unused, b.unused), cmp.Compare(a.withoutAffinity, b.withoutAffinity), cmp.Compare(a.score, b.score),
+		cmp.Compare(a.scarcity, b.scarcity), cmp.Compare(a.idle, b.idle))
 }
 
 // searchNodes finds a node for an instance, and GPUs on it. It prefers the node with the fewest new
@@ -232,7 +223,7 @@ func (f *Fleet) keepBest(node *node, r Request, n resources) cost {
 		f.candidates[i].cost = f.costOf(f.candidates[i].gpu, r, n)
 	}
 	if len(f.candidates) > r.GPUs {
-		sortCandidates(f.candidates)
+		slices.SortStableFunc(f.candidates, func(a, b candidate) int { return a.cost.compare(b.cost) })
 		f.candidates = f.candidates[:r.GPUs]
 	}
 	total := cost{idle: node.idle}
@@ -243,20 +234,6 @@ func (f *Fleet) keepBest(node *node, r Request, n resources) cost {
 		total.scarcity += p.cost.scarcity
 	}
 	return total
-}
-
-// sortCandidates sorts candidates by cost, stably. It sorts a short list, the usual case, by insertion.
-func sortCandidates(list []candidate) {
-	const shortList = 16
-	if len(list) > shortList {
-		slices.SortStableFunc(list, func(a, b candidate) int { return a.cost.compare(b.cost) })
-		return
-	}
-	for i := 1; i < len(list); i++ {
-		for j := i; j > 0 && list[j].cost.compare(list[j-1].cost) < 0; j-- {
-			list[j], list[j-1] = list[j-1], list[j]
-		}
-	}
 }
 
 // costOf returns the cost of one GPU for an instance. Under worst fit, the score is the memory in

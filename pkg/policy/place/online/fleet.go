@@ -275,10 +275,10 @@ func (f *Fleet) weigh(n resources, mem gpu.Bytes) int64 {
 
 // fraction returns partial/whole in billionths, or 0 if memory is unlimited or partial is negative.
 func fraction(partial, whole gpu.Bytes) int64 {
-	if whole == math.MaxInt64 || partial >= whole || partial < 0 {
-		if whole == math.MaxInt64 || whole == 0 || partial < 0 {
-			return 0
-		}
+	switch {
+	case whole == math.MaxInt64 || whole == 0 || partial < 0:
+		return 0
+	case partial >= whole:
 		return billion
 	}
 	hi, lo := bits.Mul64(uint64(partial), billion)
@@ -339,10 +339,7 @@ type ranked struct {
 }
 
 func byScore(a, b ranked) int {
-	if a.score != b.score {
-		return cmp.Compare(a.score, b.score)
-	}
-	return cmp.Compare(a.gpu, b.gpu)
+	return cmp.Or(cmp.Compare(a.score, b.score), cmp.Compare(a.gpu, b.gpu))
 }
 
 // ranking holds GPUs in ascending order of score; ties are by index.
