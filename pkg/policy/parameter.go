@@ -1,5 +1,10 @@
 package policy
 
+import (
+	"errors"
+	"strconv"
+)
+
 // Parameter is a setting of a policy, as users give it: KEY=VALUE.
 type Parameter[T any] struct {
 	Key     string
@@ -9,6 +14,32 @@ type Parameter[T any] struct {
 	Values []string
 	// Set parses the value and stores it. Its error does not repeat the key.
 	Set func(to *T, value string) error
+}
+
+// Value returns a parameter that parse reads, and that is stored where at returns.
+func Value[T, V any](key, byDefault, help string, parse func(string) (V, error), at func(*T) *V) Parameter[T] {
+	return Parameter[T]{Key: key, Default: byDefault, Help: help, Set: func(to *T, value string) (err error) {
+		*at(to), err = parse(value)
+		return err
+	}}
+}
+
+// Number parses the value of a parameter that is a number.
+func Number(value string) (float64, error) {
+	v, err := strconv.ParseFloat(value, 64)
+	if err != nil {
+		return 0, errors.New("expected a number")
+	}
+	return v, nil
+}
+
+// Whole parses the value of a parameter that is a whole number.
+func Whole(value string) (int, error) {
+	n, err := strconv.Atoi(value)
+	if err != nil {
+		return 0, errors.New("expected a whole number")
+	}
+	return n, nil
 }
 
 // Find returns the parameter with that key, or nil if there is none.

@@ -18,7 +18,7 @@ const (
 // infless implements the scaling of INFless (ASPLOS 2022): instances follow the load up at once, and down
 // after a time from the pauses in which earlier instances were not needed.
 type infless struct {
-	unit   Instance
+	uniform
 	pause  []int // for each instance of the largest load so far: seconds for which the load has not needed it
 	pauses []int // completed pauses in seconds, in order of time
 	load   float64
@@ -31,7 +31,7 @@ type infless struct {
 // this scaler does not.
 func NewINFless(unit Instance, b Bounds) *Scaler {
 	unit.Limit = unit.Request
-	return newScaler(&infless{unit: unit}, b)
+	return newScaler(&infless{uniform: uniform{unit}}, b)
 }
 
 func (s *infless) observe(rps float64) {
@@ -64,21 +64,10 @@ func percentile(values []int) float64 {
 	return float64(sorted[int(math.Ceil(pausePercentile*float64(len(sorted))))-1])
 }
 
-func (s *infless) acted()                                    {}
-func (s *infless) spare(deployed []Instance, n int) []string { return newest(deployed, n) }
-func (s *infless) template() (Instance, bool)                { return s.unit, true }
-
 func (s *infless) decide(deployed []Instance) decision {
-	target, stay, n := 0, s.stay(), len(deployed)
+	target, stay := 0, s.stay()
 	for target < len(s.pause) && float64(s.pause[target]) <= stay { // the pauses of further instances are not shorter
 		target++
 	}
-	d := decision{reason: reason.New(loadMayNeed, reason.Number("rps", s.load), reason.Number("instances", target), reason.Number("seconds", stay))}
-	switch {
-	case target > n:
-		d.start = []Start{{Count: target - n, Like: s.unit}}
-	case target < n:
-		d.stop = newest(deployed, n-target)
-	}
-	return d
+	return s.scaleTo(target, deployed, reason.New(loadMayNeed, reason.Number("rps", s.load), reason.Number("instances", target), reason.Number("seconds", stay)))
 }

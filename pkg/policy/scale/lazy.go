@@ -38,7 +38,7 @@ func (o LazyOptions) Check() error {
 
 // lazy implements Dilu's lazy scaling.
 type lazy struct {
-	unit      Instance
+	uniform
 	options   LazyOptions
 	window    []float64
 	lastLoad  float64 // the last value, also after the window was emptied
@@ -54,7 +54,7 @@ type lazy struct {
 // exceeds the limits of all instances (see LazyOptions.Surge); the scaler then starts enough instances
 // to serve the load at their limits. If no instance is deployed, the first load starts enough for it.
 func NewLazy(unit Instance, options LazyOptions, b Bounds) *Scaler {
-	return newScaler(&lazy{unit: unit, options: options}, b)
+	return newScaler(&lazy{uniform: uniform{unit}, options: options}, b)
 }
 
 func (l *lazy) observe(rps float64) {
@@ -66,9 +66,7 @@ func (l *lazy) observe(rps float64) {
 }
 
 // acted empties the window.
-func (l *lazy) acted()                                    { l.window, l.overLimit = nil, 0 }
-func (l *lazy) spare(deployed []Instance, n int) []string { return newest(deployed, n) }
-func (l *lazy) template() (Instance, bool)                { return l.unit, true }
+func (l *lazy) acted() { l.window, l.overLimit = nil, 0 }
 
 func (l *lazy) decide(deployed []Instance) decision {
 	perInstance, n := l.unit.Request.ThroughputRPS, len(deployed)

@@ -143,6 +143,25 @@ type decision struct {
 	reason reason.Reason
 }
 
+// uniform is the part of a rule whose instances are all like unit.
+type uniform struct{ unit Instance }
+
+func (uniform) acted()                                    {}
+func (uniform) spare(deployed []Instance, n int) []string { return newest(deployed, n) }
+func (u uniform) template() (like Instance, has bool)     { return u.unit, true }
+
+// scaleTo returns the decision to run target instances.
+func (u uniform) scaleTo(target int, deployed []Instance, r reason.Reason) decision {
+	d, n := decision{reason: r}, len(deployed)
+	switch {
+	case target > n:
+		d.start = []Start{{Count: target - n, Like: u.unit}}
+	case target < n:
+		d.stop = newest(deployed, n-target)
+	}
+	return d
+}
+
 // Scaler decides how many instances one function has.
 type Scaler struct {
 	rule       rule

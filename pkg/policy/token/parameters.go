@@ -3,7 +3,6 @@ package token
 import (
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/policy"
@@ -63,20 +62,18 @@ func (p IntrospectiveParameters) Check() error {
 // IntrospectiveSettings returns the parameters as users set them.
 func IntrospectiveSettings() []policy.Parameter[IntrospectiveParameters] {
 	ratio := func(key, byDefault, help string, at func(*IntrospectiveParameters) *float64) policy.Parameter[IntrospectiveParameters] {
-		return policy.Parameter[IntrospectiveParameters]{Key: key, Default: byDefault, Help: help, Set: func(p *IntrospectiveParameters, value string) (err error) {
-			if *at(p), err = strconv.ParseFloat(value, 64); err != nil {
-				return errors.New("expected a number")
-			}
-			return nil
-		}}
+		return policy.Value(key, byDefault, help, policy.Number, at)
+	}
+	period := func(value string) (time.Duration, error) {
+		d, err := time.ParseDuration(value)
+		if err != nil {
+			return 0, errors.New("expected a duration, like 5ms")
+		}
+		return d, nil
 	}
 	return []policy.Parameter[IntrospectiveParameters]{
-		{Key: "period", Default: "5ms", Help: "time between two issues of tokens", Set: func(p *IntrospectiveParameters, value string) (err error) {
-			if p.period, err = time.ParseDuration(value); err != nil {
-				return errors.New("expected a duration, like 5ms")
-			}
-			return nil
-		}},
+		policy.Value("period", "5ms", "time between two issues of tokens", period,
+			func(p *IntrospectiveParameters) *time.Duration { return &p.period }),
 		ratio("violation", "1.6", "a launch cycle that is longer than the shortest by more than this factor is an emergency (η_violation)",
 			func(p *IntrospectiveParameters) *float64 { return &p.violation }),
 		ratio("violation-llm", "1.3", "the same factor for functions of language models (contract: openai) and commands of gfaas run --llm",
@@ -87,12 +84,8 @@ func IntrospectiveSettings() []policy.Parameter[IntrospectiveParameters] {
 			func(p *IntrospectiveParameters) *float64 { return &p.outlier }),
 		ratio("increase", "1.3", "factor by which a share may grow per period (η_increase)",
 			func(p *IntrospectiveParameters) *float64 { return &p.increase }),
-		{Key: "window", Default: "20", Help: "number of periods over which use is observed", Set: func(p *IntrospectiveParameters, value string) (err error) {
-			if p.rateWindow, err = strconv.Atoi(value); err != nil {
-				return errors.New("expected a whole number")
-			}
-			return nil
-		}},
+		policy.Value("window", "20", "number of periods over which use is observed", policy.Whole,
+			func(p *IntrospectiveParameters) *int { return &p.rateWindow }),
 		ratio("floor", "0.1", "part of its request that an instance without a latency objective keeps in an emergency",
 			func(p *IntrospectiveParameters) *float64 { return &p.floor }),
 	}

@@ -1,9 +1,7 @@
 package online
 
 import (
-	"errors"
 	"slices"
-	"strconv"
 
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy"
@@ -57,17 +55,8 @@ func Names() (names []string) {
 
 // DiluParameters are the parameters of Dilu's scheduler.
 var DiluParameters = []policy.Parameter[DiluOptions]{
-	number("omega", "1", "limit on the sum of the SM requests on a GPU", func(o *DiluOptions) *float64 { return &o.Omega }),
-	number("gamma", "1.5", "limit on the sum of the SM limits on a GPU", func(o *DiluOptions) *float64 { return &o.Gamma }),
-	number("alpha", "0.6", "weight α of the unrequested SMs of a GPU, 0 to 1", func(o *DiluOptions) *float64 { return &o.Alpha }),
-	number("beta", "0.4", "weight β of the free memory of a GPU, 0 to 1", func(o *DiluOptions) *float64 { return &o.Beta }),
-}
-
-func number(key, byDefault, help string, at func(*DiluOptions) *float64) policy.Parameter[DiluOptions] {
-	return policy.Parameter[DiluOptions]{Key: key, Default: byDefault, Help: help, Set: func(o *DiluOptions, value string) (err error) {
-		if *at(o), err = strconv.ParseFloat(value, 64); err != nil {
-			return errors.New("expected a number")
-		}
-		return nil
-	}}
+	policy.Value("omega", "1", "limit on the sum of the SM requests on a GPU", policy.Number, func(o *DiluOptions) *float64 { return &o.Omega }),
+	policy.Value("gamma", "1.5", "limit on the sum of the SM limits on a GPU", policy.Number, func(o *DiluOptions) *float64 { return &o.Gamma }),
+	policy.Value("alpha", "0.6", "weight α of the unrequested SMs of a GPU, 0 to 1", policy.Number, func(o *DiluOptions) *float64 { return &o.Alpha }),
+	policy.Value("beta", "0.4", "weight β of the free memory of a GPU, 0 to 1", policy.Number, func(o *DiluOptions) *float64 { return &o.Beta }),
 }
