@@ -113,8 +113,6 @@ type bin struct {
 // fleet holds all GPUs, in the order of the inventory.
 type fleet struct {
 	bins      []*bin
-	open      []*bin // the bins with free rectangles, and some without, in the same order
-	full      int    // number of bins in open without free rectangles
 	search    search
 	elastic   bool // the number of GPUs is unlimited
 	newDevice func(index int) plan.Device
@@ -133,7 +131,6 @@ func newFleet(in Input) *fleet {
 func (f *fleet) add(d plan.Device) *bin {
 	b := &bin{number: len(f.bins), device: d, room: freeMemory(d), space: maxrect.New(one, one, maxrect.DefaultThreshold)}
 	f.bins = append(f.bins, b)
-	f.open = append(f.open, b)
 	return b
 }
 
@@ -158,27 +155,14 @@ func (f *fleet) place(id string, row profile.Row) bool {
 	setCorner(&in, best.at)
 	b.instances = append(b.instances, in)
 	f.search.changed(b)
-	f.close(b)
 	return true
-}
-
-// close counts a GPU without free rectangles. When more than half of the open GPUs have none, it
-// removes these from open.
-func (f *fleet) close(b *bin) {
-	if len(b.space.Free()) > 0 {
-		return
-	}
-	if f.full++; 2*f.full > len(f.open) {
-		f.open = slices.DeleteFunc(f.open, func(b *bin) bool { return len(b.space.Free()) == 0 })
-		f.full = 0
-	}
 }
 
 // fits reports whether some GPU has room for the configuration's rectangle, ignoring memory.
 func (f *fleet) fits(row profile.Row) bool {
 	n := footprintOf(row)
 	n.mem = 0
-	return slices.ContainsFunc(f.open, func(b *bin) bool { _, ok := n.bestOn(b); return ok })
+	return slices.ContainsFunc(f.bins, func(b *bin) bool { _, ok := n.bestOn(b); return ok })
 }
 
 // used returns the plan's entries of the GPUs with instances.
@@ -268,7 +252,7 @@ func (f *fleet) bestOffer(n footprint) (best offer, ok bool) {
 		return f.scan(n)
 	}
 	if s.repeats == 2 {
-		for _, b := range f.open {
+		for _, b := range f.bins {
 			if o, ok := n.bestOn(b); ok {
 				s.offers = append(s.offers, o)
 			}
@@ -281,9 +265,9 @@ func (f *fleet) bestOffer(n footprint) (best offer, ok bool) {
 	return s.offers[0], true
 }
 
-// scan returns the same offer by searching all open GPUs.
+// scan returns the same offer by searching all GPUs.
 func (f *fleet) scan(n footprint) (best offer, found bool) {
-	for _, b := range f.open {
+	for _, b := range f.bins {
 		if o, ok := n.bestOn(b); ok && (!found || o.slack < best.slack) {
 			best, found = o, true
 		}

@@ -78,7 +78,7 @@ func Incremental(current plan.Plan, in Input, o IncrementalOptions, planner Plan
 // servable returns the demand that p leaves unplaced although newPlan serves it. It returns
 // nil unless newPlan serves more in all.
 func servable(p, newPlan plan.Plan) (more []plan.Unplaced) {
-	if unservedBy(newPlan) >= unservedBy(p) {
+	if unserved(newPlan) >= unserved(p) {
 		return nil
 	}
 	for _, u := range p.Unplaced {
@@ -92,17 +92,6 @@ func servable(p, newPlan plan.Plan) (more []plan.Unplaced) {
 		}
 	}
 	return more
-}
-
-// unservedBy returns the sum of the unserved part of each demand of a plan, like
-// revision.unserved.
-func unservedBy(p plan.Plan) (sum float64) {
-	for _, d := range p.Demand {
-		if d.RPS > 0 {
-			sum += max(d.RPS-d.ServedRPS, 0) / d.RPS
-		}
-	}
-	return sum
 }
 
 // unmet reports whether any function that has a configuration has missing demand.

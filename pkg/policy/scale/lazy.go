@@ -70,25 +70,18 @@ func (l *lazy) acted() { l.window, l.overLimit = nil, 0 }
 
 func (l *lazy) decide(deployed []Instance) decision {
 	perInstance, n := l.unit.Request.ThroughputRPS, len(deployed)
-	start := func(target int, r reason.Reason) decision {
-		return decision{start: []Start{{Count: target - n, Like: l.unit}}, reason: r}
-	}
 	if n == 0 {
-		r := reason.New(noInstance, reason.Number("rps", l.lastLoad))
-		if l.lastLoad <= 0 {
-			return decision{reason: r}
-		}
-		return start(instancesFor(l.lastLoad, perInstance), r)
+		return l.scaleTo(instancesFor(l.lastLoad, perInstance), deployed, reason.New(noInstance, reason.Number("rps", l.lastLoad)))
 	}
 	if target := l.scaleOutTarget(perInstance); target > n {
-		return start(target, l.aboveReason(perInstance*float64(n)))
+		return l.scaleTo(target, deployed, l.aboveReason(perInstance*float64(n)))
 	}
 	if target := l.surge(n); target > n {
-		return start(target, reason.New(beyondLimits, reason.Number("rps", l.lastLoad), reason.Number("instances", n)))
+		return l.scaleTo(target, deployed, reason.New(beyondLimits, reason.Number("rps", l.lastLoad), reason.Number("instances", n)))
 	}
 	if target := l.scaleInTarget(perInstance, n); target < n {
 		rps := perInstance * float64(target)
-		return decision{stop: newest(deployed, n-target), reason: l.windowReason(loadBelow, l.below(rps), rps)}
+		return l.scaleTo(target, deployed, l.windowReason(loadBelow, l.below(rps), rps))
 	}
 	return decision{reason: l.aboveReason(perInstance * float64(n))}
 }
