@@ -1,7 +1,7 @@
 package trace
 
 import (
-	"container/heap"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -18,9 +18,9 @@ import (
 // one column per minute, and the number of invocations in each cell. It stores only the
 // cells above 0.
 type minutes struct {
-	cells         []cell  // by minute, then by line
-	opened        int     // number of cells whose minute has begun
-	open          streams // the current minute's functions, by their next invocation
+	cells         []cell // by minute, then by line
+	opened        int    // number of cells whose minute has begun
+	open          []Row  // the invocations of the current minute that are not read yet, in order
 	seed          uint64
 	total         int64         // number of invocations
 	lines         map[int32]int // first line of each function
@@ -32,15 +32,6 @@ type cell struct {
 	minute   int32
 	function int32
 	count    int64
-}
-
-// stream generates one function's invocations within one minute in order: the order
-// statistics of count uniform draws.
-type stream struct {
-	cell
-	at        time.Duration
-	remaining float64 // the remaining part of the minute
-	rng       splitmix.Source
 }
 
 func readMinutes(in *Reader, seed uint64) (*minutes, error) {
@@ -151,48 +142,30 @@ func (m *minutes) next() (Row, error) {
 	if len(m.open) == 0 {
 		return Row{}, io.EOF
 	}
-	s := &m.open[0]
-	row := Row{At: s.at, Function: s.function}
-	if s.count--; s.count == 0 {
-		heap.Pop(&m.open)
-	} else {
-		s.advance()
-		heap.Fix(&m.open, 0)
-	}
+	row := m.open[0]
+	m.open = m.open[1:]
 	return row, nil
 }
 
+// openMinute draws the invocations of the next minute that has any, and orders them by time, then by
+// function.
 func (m *minutes) openMinute() {
+	m.open = nil
 	for begin := m.opened; m.opened < len(m.cells) && m.cells[m.opened].minute == m.cells[begin].minute; m.opened++ {
-		c := m.cells[m.opened]
-		s := stream{cell: c, remaining: 1, rng: splitmix.Source(splitmix.Mix(m.seed ^ uint64(m.opened)*0x9e3779b97f4a7c15))}
-		s.advance()
-		m.open = append(m.open, s)
+		m.open = m.cells[m.opened].draw(m.open, splitmix.Source(splitmix.Mix(m.seed^uint64(m.opened)*0x9e3779b97f4a7c15)))
 	}
-	heap.Init(&m.open)
+	slices.SortFunc(m.open, func(a, b Row) int { return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.Function, b.Function)) })
 }
 
-// advance draws the next invocation: the least of count uniform draws from the remaining
-// part of the minute.
-func (s *stream) advance() {
-	u := (float64(s.rng.Uint64()>>11) + 0.5) / (1 << 53)
-	s.remaining *= math.Pow(u, 1/float64(s.count))
-	within := time.Duration((1 - s.remaining) * float64(time.Minute))
-	s.at = time.Duration(s.minute)*time.Minute + min(within, time.Minute-1)
-}
-
-// streams is a heap ordered by time, then by the function's number.
-type streams []stream
-
-func (s streams) Len() int { return len(s) }
-func (s streams) Less(i, j int) bool {
-	return s[i].at < s[j].at || s[i].at == s[j].at && s[i].function < s[j].function
-}
-func (s streams) Swap(i, j int) { s[i], s[j] = s[j], s[i] }
-func (s *streams) Push(x any)   { *s = append(*s, x.(stream)) }
-func (s *streams) Pop() any {
-	last := len(*s) - 1
-	x := (*s)[last]
-	*s = (*s)[:last]
-	return x
+// draw appends the invocations of a cell in order: the order statistics of count uniform draws. Each is the
+// least of the remaining draws from the remaining part of the minute.
+func (c cell) draw(rows []Row, rng splitmix.Source) []Row {
+	remaining := 1.0
+	for n := c.count; n > 0; n-- {
+		u := (float64(rng.Uint64()>>11) + 0.5) / (1 << 53)
+		remaining *= math.Pow(u, 1/float64(n))
+		within := time.Duration((1 - remaining) * float64(time.Minute))
+		rows = append(rows, Row{At: time.Duration(c.minute)*time.Minute + min(within, time.Minute-1), Function: c.function})
+	}
+	return rows
 }

@@ -5,7 +5,6 @@
 package trace
 
 import (
-	"bufio"
 	"cmp"
 	"encoding/csv"
 	"errors"
@@ -13,7 +12,6 @@ import (
 	"io"
 	"math"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/csvfile"
@@ -120,54 +118,25 @@ func fault(file string, line int, where, format string, args ...any) error {
 }
 
 // Writer writes a trace row by row.
-type Writer struct {
-	out  *bufio.Writer
-	line []byte
-	err  error
-}
+type Writer struct{ out *csv.Writer }
 
 // NewWriter writes the header and returns a Writer. Call Flush in the end.
 func NewWriter(w io.Writer) *Writer {
-	out := &Writer{out: bufio.NewWriter(w)}
-	_, out.err = out.out.WriteString("function,invoke_time_ms\n")
-	return out
+	out := csv.NewWriter(w)
+	_ = out.Write([]string{"function", "invoke_time_ms"}) // Flush returns the error
+	return &Writer{out}
 }
 
 // Write writes one invocation.
 func (w *Writer) Write(function string, at time.Duration) error {
-	if w.err != nil {
-		return w.err
-	}
-	w.line = append(w.line[:0], quote(function)...)
-	w.line = append(w.line, ',')
-	w.line = append(appendMillis(w.line, at), '\n')
-	_, w.err = w.out.Write(w.line)
-	return w.err
+	return w.out.Write([]string{function, Millis(at)})
 }
 
 // Flush writes buffered rows and returns the first error of the Writer.
 func (w *Writer) Flush() error {
-	if w.err == nil {
-		w.err = w.out.Flush()
-	}
-	return w.err
+	w.out.Flush()
+	return w.out.Error()
 }
-
-// quote returns a cell in the quoting of encoding/csv.
-func quote(cell string) string {
-	if !strings.ContainsAny(cell, "\",\r\n\\") && strings.TrimSpace(cell) == cell {
-		return cell
-	}
-	var text strings.Builder
-	out := csv.NewWriter(&text)
-	_ = out.Write([]string{cell})
-	out.Flush()
-	return strings.TrimSuffix(text.String(), "\n")
-}
-
-// nanoDigits is the number of decimals of a millisecond in a Duration; further decimals are
-// rounded.
-const nanoDigits = 6
 
 // millis parses milliseconds, a decimal number of at least 0.
 func millis[C string | []byte](cell C) (time.Duration, error) {
@@ -178,39 +147,28 @@ func millis[C string | []byte](cell C) (time.Duration, error) {
 	return time.Duration(math.Round(v * 1e6)), err
 }
 
-// plainMillis parses the usual form: digits, with or without a decimal point. For other
+// plainMillis parses the usual form without loss: up to 12 digits and a fraction of at most 6 digits. For other
 // forms, which csvfile.Number parses or refuses, ok is false.
 func plainMillis(cell []byte) (d time.Duration, ok bool) {
-	i, whole := 0, int64(0)
-	for ; i < len(cell) && cell[i]-'0' <= 9; i++ {
-		whole = whole*10 + int64(cell[i]-'0')
-	}
-	if i == 0 || i > 12 {
-		return 0, false
-	}
-	if i == len(cell) {
-		return time.Duration(whole * 1e6), true
-	}
-	if cell[i] != '.' {
-		return 0, false
-	}
-	frac, digits, up := int64(0), 0, int64(0)
-	for i++; i < len(cell) && cell[i]-'0' <= 9; i++ {
-		switch digit := int64(cell[i] - '0'); {
-		case digits < nanoDigits:
-			frac = frac*10 + digit
-		case digits == nanoDigits && digit >= 5:
-			up = 1
+	n, whole, fraction, point := int64(0), 0, 0, false
+	for _, c := range cell {
+		switch {
+		case c == '.' && !point:
+			point = true
+			continue
+		case c < '0' || c > '9' || whole == 12 && !point || fraction == 6:
+			return 0, false
+		case point:
+			fraction++
+		default:
+			whole++
 		}
-		digits++
+		n = n*10 + int64(c-'0')
 	}
-	if i != len(cell) || digits == 0 {
-		return 0, false
+	for range 6 - fraction {
+		n *= 10
 	}
-	for ; digits < nanoDigits; digits++ {
-		frac *= 10
-	}
-	return time.Duration(whole*1e6 + frac + up), true
+	return time.Duration(n), whole > 0
 }
 
 // Millis formats a duration in milliseconds without loss.
