@@ -167,20 +167,10 @@ func (w *writer) u64(v uint64)  { w.b = order.AppendUint64(w.b, v) }
 func (w *writer) count(n int)   { w.u32(uint32(n)) }
 func (w *writer) text(s string) { w.count(len(s)); w.b = append(w.b, s...) }
 
-func (w *writer) numbers(list []uint32) {
-	w.count(len(list))
-	for _, n := range list {
-		w.u32(n)
-	}
-}
-
-func (w *writer) copies(list []Copy) {
-	w.count(len(list))
-	for _, c := range list {
-		w.u32(c.Block)
-		w.u64(uint64(c.Offset))
-		w.u64(uint64(c.Size))
-	}
+// list writes a list whose elements have a fixed size.
+func list[T any](w *writer, elements []T) {
+	w.count(len(elements))
+	w.b, _ = binary.Append(w.b, order, elements) // it cannot fail for these types
 }
 
 // Append appends the job as a message, header included.
@@ -189,33 +179,25 @@ func (j *Job) Append(b []byte) []byte {
 	start := len(b)
 	w := &writer{append(slices.Grow(b, usual), make([]byte, HeaderSize)...)}
 	w.u64(j.ID)
-	w.numbers(j.Unload)
+	list(w, j.Unload)
 	w.count(len(j.Load))
 	for _, m := range j.Load {
 		w.u32(m.Number)
 		w.text(m.PTX + "\x00")
 	}
 	w.u64(uint64(j.Limit))
-	w.copies(j.Save)
-	w.numbers(j.Free)
-	w.count(len(j.Alloc))
-	for _, a := range j.Alloc {
-		w.u32(a.Number)
-		w.u64(uint64(a.Size))
-	}
-	w.copies(j.Upload)
-	w.count(len(j.Duplicate))
-	for _, d := range j.Duplicate {
-		w.u32(d.To)
-		w.u32(d.From)
-	}
-	w.numbers(j.Zero)
+	list(w, j.Save)
+	list(w, j.Free)
+	list(w, j.Alloc)
+	list(w, j.Upload)
+	list(w, j.Duplicate)
+	list(w, j.Zero)
 	w.count(len(j.Kernels))
 	w.count(j.Iterations)
 	for i := range j.Kernels {
 		w.kernel(&j.Kernels[i])
 	}
-	w.copies(j.Download)
+	list(w, j.Download)
 	order.PutUint32(w.b[start:], uint32(len(w.b)-start-HeaderSize))
 	order.PutUint32(w.b[start+4:], KindJob)
 	return w.b

@@ -45,6 +45,10 @@ func List(r io.Reader, name, prefix string) (*kgraph.Request, error) {
 	if l.Version != 1 {
 		return nil, src.fault("/version", "%d, expected 1", l.Version)
 	}
+	return lowerList(l, src, prefix)
+}
+
+func lowerList(l operations, src *source, prefix string) (*kgraph.Request, error) {
 	c := &lists{operations: l, source: src, builder: newBuilder(), prefix: prefix, producer: map[string]int{}, views: map[string]string{}}
 	if err := c.check(); err != nil {
 		return nil, err

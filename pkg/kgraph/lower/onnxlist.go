@@ -1,8 +1,6 @@
 package lower
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -325,10 +323,6 @@ func (c *onnxLists) finish() (*kgraph.Request, []Param, error) {
 			return nil, nil, &UnsupportedError{[]string{fmt.Sprintf("the output %q, which no supported node produces", name)}}
 		}
 	}
-	text, err := json.Marshal(c.list)
-	if err != nil {
-		return nil, nil, err
-	}
-	request, err := List(bytes.NewReader(text), "the list of operations", "")
+	request, err := lowerList(c.list, &source{name: "the list of operations"}, "")
 	return request, params, err
 }

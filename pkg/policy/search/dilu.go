@@ -214,9 +214,5 @@ func (h hybrid) reason(c, met profile.Config) string {
 }
 
 func (h hybrid) choice() Choice {
-	row, ok := h.book.best()
-	if !ok {
-		return h.book.noChoice()
-	}
-	return inferenceChoice(row, fmt.Sprintf("the best efficacy of %d measured configurations, after which the growth ended", len(h.book.rows)))
+	return h.book.bestChoice("the best efficacy of %d measured configurations, after which the growth ended")
 }

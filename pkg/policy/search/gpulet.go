@@ -1,7 +1,6 @@
 package search
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/gfaas/gfaas/pkg/profile"
@@ -60,9 +59,5 @@ func (p gpulet) next() (step, bool) {
 }
 
 func (p gpulet) choice() Choice {
-	row, ok := p.book.best()
-	if !ok {
-		return p.book.noChoice()
-	}
-	return inferenceChoice(row, fmt.Sprintf("the best efficacy of %d evenly spread configurations", len(p.book.rows)))
+	return p.book.bestChoice("the best efficacy of %d evenly spread configurations")
 }

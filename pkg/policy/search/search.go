@@ -123,11 +123,7 @@ func (g grid) next() (step, bool) {
 }
 
 func (g grid) choice() Choice {
-	row, ok := g.book.best()
-	if !ok {
-		return g.book.noChoice()
-	}
-	return inferenceChoice(row, fmt.Sprintf("the best efficacy of %d measured configurations", len(g.book.rows)))
+	return g.book.bestChoice("the best efficacy of %d measured configurations")
 }
 
 // inferenceChoice returns the choice of a row with Dilu's limits of an inference function.
@@ -135,4 +131,13 @@ func inferenceChoice(row profile.Row, reason string) Choice {
 	c := Choice{OK: true, Row: row, Reason: reason}
 	c.LimitSMPct, c.LimitQuota = row.InferenceLimits()
 	return c
+}
+
+// bestChoice returns the choice of the best row. The reason states the number of measured rows.
+func (b *book) bestChoice(reason string) Choice {
+	row, ok := b.best()
+	if !ok {
+		return b.noChoice()
+	}
+	return inferenceChoice(row, fmt.Sprintf(reason, len(b.rows)))
 }

@@ -8,6 +8,7 @@ package planned
 
 import (
 	"slices"
+	"sort"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
@@ -91,12 +92,7 @@ func Within(sorted []float64, ms float64) float64 {
 	if len(sorted) == 0 {
 		return 0
 	}
-	n, _ := slices.BinarySearchFunc(sorted, ms, func(v, ms float64) int {
-		if v <= ms {
-			return -1
-		}
-		return 1
-	})
+	n := sort.Search(len(sorted), func(i int) bool { return sorted[i] > ms })
 	return float64(n) / float64(len(sorted))
 }
 

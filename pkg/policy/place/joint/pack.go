@@ -2,7 +2,6 @@ package joint
 
 import (
 	"cmp"
-	"container/heap"
 	"slices"
 
 	"github.com/gfaas/gfaas/pkg/policy/place/maxrect"
@@ -16,7 +15,7 @@ type packer struct {
 	classes []class
 
 	cutBuffer []Item // scratch space of cutInto
-	picks     picks
+	picks     []pick // scratch space of fillSingles
 }
 
 // class holds the packer's data structures for the GPUs of one class.
@@ -187,26 +186,6 @@ type pick struct {
 	density float64
 }
 
-// picks is a heap with the densest pick on top; ties go to the first function.
-type picks []pick
-
-func (p picks) Len() int { return len(p) }
-
-func (p picks) Swap(i, j int) { p[i], p[j] = p[j], p[i] }
-
-func (p picks) Less(i, j int) bool {
-	return p[i].density > p[j].density || p[i].density == p[j].density && p[i].fn < p[j].fn
-}
-
-func (p *picks) Push(x any) { *p = append(*p, x.(pick)) }
-
-func (p *picks) Pop() any {
-	last := len(*p) - 1
-	x := (*p)[last]
-	*p = (*p)[:last]
-	return x
-}
-
 // greedy fills one GPU, instance by instance.
 type greedy struct {
 	pack      *packer
@@ -216,8 +195,8 @@ type greedy struct {
 	failed    [][2]int64 // sides of options for which no place was found
 }
 
-// fillSingles repeatedly adds the instance with the most worth for its size, until none fits. A
-// function's pick remains its best while it fits, because free space only shrinks.
+// fillSingles repeatedly adds the instance with the most worth for its size, until none fits. Ties go to the
+// first function. A function's pick remains its best while it fits, because free space only shrinks.
 func (pk *packer) fillSingles(h *host, at prices, remaining []float64) {
 	g := greedy{pack: pk, h: h, at: at, remaining: remaining}
 	picks := pk.picks[:0]
@@ -227,10 +206,15 @@ func (pk *packer) fillSingles(h *host, at prices, remaining []float64) {
 		}
 	}
 	pk.picks = picks
-	heap.Init(&picks)
 	for len(picks) > 0 {
-		f := picks[0].fn
-		it := Item{Func: f, Option: picks[0].opt}
+		densest := 0
+		for i := range picks {
+			if picks[i].density > picks[densest].density {
+				densest = i
+			}
+		}
+		f := picks[densest].fn
+		it := Item{Func: f, Option: picks[densest].opt}
 		pk.work += int64(1 + len(h.items) + len(remaining)/8)
 		if o, in := pk.p.option(it), g.space(f); in.fits(o) {
 			if pk.makeRoom(h, &it) {
@@ -239,10 +223,8 @@ func (pk *packer) fillSingles(h *host, at prices, remaining []float64) {
 				g.failed = append(g.failed, [2]int64{o.W, o.H})
 			}
 		}
-		if picks[0] = g.pick(f); picks[0].density > 0 {
-			heap.Fix(&picks, 0)
-		} else {
-			heap.Pop(&picks)
+		if picks[densest] = g.pick(f); picks[densest].density == 0 {
+			picks = slices.Delete(picks, densest, densest+1)
 		}
 	}
 }

@@ -13,16 +13,12 @@ import (
 // to model, or to the only model of the profile, in this order. If rows of several models would apply to a
 // GPU, it returns these models and leaves the GPU without a model.
 func Models(in *place.Input, running []plan.GPU, model string) (ambiguous []string) {
-	type name struct {
-		node  string
-		index int
-	}
-	known := map[name]string{}
+	known := map[plan.GPUName]string{}
 	for _, g := range running {
-		known[name{g.Node, g.Index}] = g.Model
+		known[g.Name()] = g.Model
 	}
 	for i, d := range in.Devices {
-		in.Devices[i].Model = cmp.Or(d.Model, known[name{d.Node, d.Index}])
+		in.Devices[i].Model = cmp.Or(d.Model, known[d.Name()])
 	}
 	demanded := map[string]bool{}
 	for _, d := range in.Demand {

@@ -22,12 +22,9 @@ const TimeLimit = 2 * time.Second
 // Objectives sets the objective of each demand that has none: to the function's own or, if that has none
 // either, to slo.
 func Objectives(demand []plan.Demand, functions []function.Function, slo time.Duration) {
-	own := map[string]time.Duration{}
-	for _, fn := range functions {
-		own[fn.Name] = fn.SLO
-	}
+	known := byName(functions)
 	for at, d := range demand {
-		if slo := cmp.Or(own[d.Function], slo); d.SLOMS == 0 {
+		if slo := cmp.Or(known[d.Function].SLO, slo); d.SLOMS == 0 {
 			demand[at].SLOMS = float64(slo) / float64(time.Millisecond)
 		}
 	}
@@ -54,15 +51,11 @@ func times(v, factor float64) float64 {
 // Weights sets the memory of weights, in rows without a measured value, to the size of the function's model
 // if that is known.
 func Weights(rows []profile.Row, functions []function.Function) {
-	sizes := map[string]float64{}
-	for _, fn := range functions {
-		if fn.Model != nil {
-			sizes[fn.Name] = fn.Model.Size.MiB()
-		}
-	}
+	known := byName(functions)
 	for i := range rows {
-		if r := &rows[i]; r.ModelMemMiB == 0 {
-			r.ModelMemMiB = min(sizes[r.Function], r.GPUMemMiB)
+		r := &rows[i]
+		if model := known[r.Function].Model; model != nil && r.ModelMemMiB == 0 {
+			r.ModelMemMiB = min(model.Size.MiB(), r.GPUMemMiB)
 		}
 	}
 }
@@ -71,13 +64,10 @@ func Weights(rows []profile.Row, functions []function.Function) {
 // the functions whose rows it raised. If share is true, it adds the weights of a model with a file to
 // gpu_mem, because the model daemon holds them; in that case, call Weights first.
 func Limits(rows []profile.Row, functions []function.Function, share bool) (raised []string) {
-	byName := map[string]function.Function{}
-	for _, fn := range functions {
-		byName[fn.Name] = fn
-	}
+	known := byName(functions)
 	for i := range rows {
 		r := &rows[i]
-		fn := byName[r.Function]
+		fn := known[r.Function]
 		limit := fn.GPUMem.MiB()
 		if share && limit > 0 && fn.Model != nil && fn.Model.File != "" {
 			limit += r.ModelMemMiB
@@ -91,4 +81,12 @@ func Limits(rows []profile.Row, functions []function.Function, share bool) (rais
 		}
 	}
 	return raised
+}
+
+func byName(functions []function.Function) map[string]function.Function {
+	all := map[string]function.Function{}
+	for _, fn := range functions {
+		all[fn.Name] = fn
+	}
+	return all
 }
