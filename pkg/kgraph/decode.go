@@ -3,14 +3,13 @@ package kgraph
 import (
 	"bytes"
 	"encoding/binary"
-	"encoding/json"
-	"errors"
-	"io"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // Parse decodes a request. If it returns no problems, the request has the right format: keys, types and
@@ -29,20 +28,13 @@ func Parse(data []byte) (*Request, []*Problem) {
 		d.problems.add(BadRequest, "", "the request is empty, expected a JSON object")
 		return nil, d.problems
 	}
-	d.dec = json.NewDecoder(bytes.NewReader(data))
-	d.dec.UseNumber()
+	d.dec = jsontext.NewDecoder(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 	d.request()
-	if !d.broken {
-		if _, err := d.dec.Token(); !errors.Is(err, io.EOF) {
-			d.stopNotJSON("text after the end of the request, expected one JSON object")
-		}
+	if rest := bytes.TrimLeft(data[d.dec.InputOffset():], " \t\r\n"); !d.broken && len(rest) > 0 {
+		d.stop(int64(len(data)-len(rest)+1), "", "text after the end of the request, expected one JSON object")
 	}
 	if len(d.problems) == 0 {
 		return d.result, nil
-	}
-	var syntax *json.SyntaxError
-	if d.syntax != nil && errors.As(json.Unmarshal(data, new(json.RawMessage)), &syntax) {
-		d.syntax.offset = syntax.Offset
 	}
 	return nil, d.problems
 }

@@ -2,105 +2,98 @@ package kgraph
 
 import (
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"io"
 	"strconv"
 	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // tokens reads JSON token by token, and reports problems with their places. It continues after a problem,
 // except after a JSON syntax error or excessive nesting.
 type tokens struct {
-	dec      *json.Decoder
-	path     []byte // current position as a JSON pointer
-	depth    int
+	dec      *jsontext.Decoder
 	broken   bool // nothing more can be read
 	problems problems
-	syntax   *Problem // the JSON syntax error, if any
 }
 
 func (t *tokens) fail(format string, args ...any) {
-	t.problems.add(BadRequest, string(t.path), format, args...)
+	t.problems.add(BadRequest, string(t.dec.StackPointer()), format, args...)
 }
 
-func (t *tokens) stop(format string, args ...any) {
-	if !t.broken {
-		t.fail(format, args...)
-	}
+// stop reports a problem at a place, after which nothing more can be read. For a JSON syntax error, offset is
+// that of Problem, and otherwise 0.
+func (t *tokens) stop(offset int64, where jsontext.Pointer, format string, args ...any) {
+	t.problems.add(BadRequest, string(where), format, args...)
+	t.problems[len(t.problems)-1].offset = offset
 	t.broken = true
 }
 
-// stopNotJSON reports a JSON syntax error.
-func (t *tokens) stopNotJSON(format string, args ...any) {
-	t.stop(format, args...)
-	t.syntax = t.problems[len(t.problems)-1]
-}
-
-// token returns the next token, or nil after a fatal problem.
-func (t *tokens) token() json.Token {
+// token returns the next token, or the zero Token after a fatal problem.
+func (t *tokens) token() jsontext.Token {
 	if t.broken {
-		return nil
+		return jsontext.Token{}
 	}
-	tok, err := t.dec.Token()
-	if err != nil {
-		text := err.Error()
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			text = "unexpected end of the text"
+	tok, err := t.dec.ReadToken()
+	syntax, _ := errors.AsType[*jsontext.SyntacticError](err)
+	switch {
+	case err == nil && t.dec.StackDepth() <= MaxNesting:
+		return tok
+	case err == nil:
+		t.stop(0, t.dec.StackPointer(), "nested too deeply, expected at most %d levels", MaxNesting)
+	case syntax == nil: // the text ends
+		t.stop(MaxRequest, "", "unexpected end of the text, expected JSON")
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		t.stop(MaxRequest, syntax.JSONPointer, "unexpected end of the text, expected JSON")
+	default:
+		where := syntax.JSONPointer
+		if kind, n := t.dec.StackIndex(t.dec.StackDepth()); kind == jsontext.KindBeginArray {
+			where = where.AppendToken(strconv.FormatInt(n, 10))
 		}
-		t.stopNotJSON("%s, expected JSON", text)
-		return nil
+		t.stop(syntax.ByteOffset+1, where, "%v, expected JSON", syntax.Err)
 	}
-	switch tok {
-	case json.Delim('{'), json.Delim('['):
-		if t.depth++; t.depth > MaxNesting {
-			t.stop("nested too deeply, expected at most %d levels", MaxNesting)
-			return nil
-		}
-	case json.Delim('}'), json.Delim(']'):
-		t.depth--
-	}
-	return tok
+	return jsontext.Token{}
 }
 
-func (t *tokens) more() bool { return !t.broken && t.dec.More() }
+// more reports whether the object or the list has a further value, or a syntax error.
+func (t *tokens) more() bool {
+	kind := t.dec.PeekKind()
+	return !t.broken && kind != jsontext.KindEndObject && kind != jsontext.KindEndArray
+}
 
 // skip skips the next value.
-func (t *tokens) skip() { t.skipAfter(t.token()) }
+func (t *tokens) skip() { t.skipAfter(t.token().Kind()) }
 
-// skipAfter skips the rest of a value that starts with tok.
-func (t *tokens) skipAfter(tok json.Token) {
-	if tok != json.Delim('{') && tok != json.Delim('[') {
+// skipAfter skips the rest of a value that starts with a token of that kind.
+func (t *tokens) skipAfter(kind jsontext.Kind) {
+	if kind != jsontext.KindBeginObject && kind != jsontext.KindBeginArray {
 		return
 	}
-	for end := t.depth - 1; !t.broken && t.depth > end; {
+	for end := t.dec.StackDepth() - 1; !t.broken && t.dec.StackDepth() > end; {
 		t.token()
 	}
 }
 
 // wrong reports that a value has the wrong type, and skips it.
-func (t *tokens) wrong(tok json.Token, expected string) {
+func (t *tokens) wrong(tok jsontext.Token, expected string) {
 	if !t.broken {
 		t.fail("%s, expected %s", describe(tok), expected)
-		t.skipAfter(tok)
+		t.skipAfter(tok.Kind())
 	}
 }
 
-func describe(tok json.Token) string {
-	switch v := tok.(type) {
-	case json.Delim:
-		if v == '{' {
-			return "an object"
-		}
+func describe(tok jsontext.Token) string {
+	switch text := tok.String(); tok.Kind() {
+	case jsontext.KindBeginObject:
+		return "an object"
+	case jsontext.KindBeginArray:
 		return "a list"
-	case string:
-		return strconv.Quote(v[:min(len(v), 40)])
-	case json.Number:
-		return shorten(string(v))
-	case bool:
-		return strconv.FormatBool(v)
+	case jsontext.KindString:
+		return strconv.Quote(text[:min(len(text), 40)])
+	default:
+		return shorten(text)
 	}
-	return "null"
 }
 
 func shorten(s string) string {
@@ -110,43 +103,33 @@ func shorten(s string) string {
 	return s
 }
 
-// at calls do with step appended to the path.
-func (t *tokens) at(step string, do func()) {
-	size := len(t.path)
-	t.path = append(append(t.path, '/'), Pointer(step)...)
-	do()
-	t.path = t.path[:size]
-}
-
 // object reads an object. It calls field for each key; field reads the value, or returns false for an
 // unknown key. object returns the keys, or nil if the value is not an object.
 func (t *tokens) object(expected string, field func(key string) bool) (keys map[string]bool) {
-	if tok := t.token(); tok != json.Delim('{') {
+	if tok := t.token(); tok.Kind() != jsontext.KindBeginObject {
 		t.wrong(tok, expected)
 		return nil
 	}
 	keys = map[string]bool{}
 	for t.more() {
-		key, ok := t.token().(string)
-		if !ok {
-			t.stopNotJSON("a key is missing, expected JSON")
+		tok := t.token()
+		if t.broken {
 			return keys
 		}
-		if len(key) > MaxName { // no valid key is that long; skipping it keeps paths short
-			t.fail("the key %q has %d bytes, expected at most %d", shorten(key), len(key), MaxName)
+		key := tok.String()
+		if len(key) > MaxName { // no valid key is that long; a place without it is short
+			t.problems.add(BadRequest, string(t.dec.StackPointer().Parent()), "the key %q has %d bytes, expected at most %d", shorten(key), len(key), MaxName)
 			t.skip()
 			continue
 		}
-		t.at(key, func() {
-			switch {
-			case keys[key]:
-				t.fail("the key is given twice, expected once")
-				t.skip()
-			case !field(key):
-				t.fail("unknown key")
-				t.skip()
-			}
-		})
+		switch {
+		case keys[key]:
+			t.fail("the key is given twice, expected once")
+			t.skip()
+		case !field(key):
+			t.fail("unknown key")
+			t.skip()
+		}
 		keys[key] = true
 	}
 	t.token()
@@ -155,50 +138,55 @@ func (t *tokens) object(expected string, field func(key string) bool) (keys map[
 
 // list reads a list of at most limit values. It returns false if the value is not a list.
 func (t *tokens) list(expected string, limit int, element func(i int)) bool {
-	if tok := t.token(); tok != json.Delim('[') {
+	if tok := t.token(); tok.Kind() != jsontext.KindBeginArray {
 		t.wrong(tok, expected)
 		return false
 	}
 	i := 0
 	for ; t.more(); i++ {
-		t.at(strconv.Itoa(i), func() {
-			if i < limit {
-				element(i)
-			} else {
-				t.skip()
-			}
-		})
+		if i < limit {
+			element(i)
+		} else {
+			t.skip()
+		}
 	}
 	t.token()
 	if i > limit {
-		t.problems.add(TooLarge, string(t.path), "%d values, expected at most %d", i, limit)
+		t.problems.add(TooLarge, string(t.dec.StackPointer()), "%d values, expected at most %d", i, limit)
 	}
 	return true
 }
 
 func (t *tokens) text(expected string) string {
 	tok := t.token()
-	s, ok := tok.(string)
-	if !ok {
+	if tok.Kind() != jsontext.KindString {
 		t.wrong(tok, expected)
+		return ""
 	}
-	return s
+	return tok.String()
 }
 
 func (t *tokens) bool() bool {
 	tok := t.token()
-	b, ok := tok.(bool)
-	if !ok {
+	kind := tok.Kind()
+	if kind != jsontext.KindTrue && kind != jsontext.KindFalse {
 		t.wrong(tok, "true or false")
 	}
-	return b
+	return kind == jsontext.KindTrue
+}
+
+// digits returns the text of a number, or "" for any other value.
+func digits(tok jsontext.Token) string {
+	if tok.Kind() != jsontext.KindNumber {
+		return ""
+	}
+	return tok.String()
 }
 
 // integer reads an integer from lowest to highest.
 func (t *tokens) integer(lowest, highest int64) int64 {
 	tok := t.token()
-	n, _ := tok.(json.Number)
-	if v, err := n.Int64(); err == nil && v >= lowest && v <= highest {
+	if v, err := strconv.ParseInt(digits(tok), 10, 64); err == nil && v >= lowest && v <= highest {
 		return v
 	}
 	t.wrong(tok, "a whole number from "+strconv.FormatInt(lowest, 10)+" to "+strconv.FormatInt(highest, 10))
@@ -208,10 +196,9 @@ func (t *tokens) integer(lowest, highest int64) int64 {
 // count reads an integer from 1 to limit. A larger value is a TooLarge problem.
 func (t *tokens) count(limit int64) int64 {
 	tok := t.token()
-	n, _ := tok.(json.Number)
-	switch v, err := n.Int64(); {
+	switch v, err := strconv.ParseInt(digits(tok), 10, 64); {
 	case err == nil && v > limit:
-		t.problems.add(TooLarge, string(t.path), "%d, expected at most %d", v, limit)
+		t.problems.add(TooLarge, string(t.dec.StackPointer()), "%d, expected at most %d", v, limit)
 	case err == nil && v >= 1:
 		return v
 	default:
@@ -222,8 +209,7 @@ func (t *tokens) count(limit int64) int64 {
 
 func (t *tokens) unsigned() uint64 {
 	tok := t.token()
-	n, _ := tok.(json.Number)
-	v, err := strconv.ParseUint(string(n), 10, 64)
+	v, err := strconv.ParseUint(digits(tok), 10, 64)
 	if err != nil {
 		t.wrong(tok, "a whole number from 0 to 18446744073709551615")
 	}
@@ -232,8 +218,7 @@ func (t *tokens) unsigned() uint64 {
 
 func (t *tokens) real(bits int) float64 {
 	tok := t.token()
-	n, _ := tok.(json.Number)
-	v, err := strconv.ParseFloat(string(n), bits)
+	v, err := strconv.ParseFloat(digits(tok), bits)
 	if err != nil {
 		t.wrong(tok, "a number that "+strconv.Itoa(bits)+" bits can hold")
 	}
@@ -252,7 +237,7 @@ func (t *tokens) name() string {
 func (t *tokens) base64(limit int) []byte {
 	s := t.text("bytes in base64")
 	if base64.StdEncoding.DecodedLen(len(s)) > limit+3 {
-		t.problems.add(TooLarge, string(t.path), "more than %d bytes", limit)
+		t.problems.add(TooLarge, string(t.dec.StackPointer()), "more than %d bytes", limit)
 		return nil
 	}
 	data, err := base64.StdEncoding.Strict().DecodeString(s)
@@ -260,7 +245,7 @@ func (t *tokens) base64(limit int) []byte {
 	case err != nil || strings.ContainsAny(s, "\r\n"):
 		t.fail("invalid base64, expected it with padding and without line breaks")
 	case len(data) > limit:
-		t.problems.add(TooLarge, string(t.path), "%d bytes, expected at most %d", len(data), limit)
+		t.problems.add(TooLarge, string(t.dec.StackPointer()), "%d bytes, expected at most %d", len(data), limit)
 	}
 	return data
 }
