@@ -26,7 +26,7 @@ var readers = map[string]func(io.Reader, string) error{
 	"csv inventory": only(plan.ReadInventory),
 	"json plan":     only(plan.Read),
 	"csv items":     only(plan.ReadItems),
-	"csv costs":     only(trace.ReadFunctions),
+	"csv costs":     only(trace.ReadFunctionsOn("")),
 	"csv events":    only(events.Read),
 	"csv series":    only(trace.ReadSeries),
 	"text keys":     only(grant.ReadTrust),

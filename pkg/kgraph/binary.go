@@ -299,7 +299,7 @@ func (c *Code) MemorySize() int64 {
 		total += c.Signature.memorySize()
 	}
 	for _, image := range c.Images {
-		total += imageSize + image.memorySize()
+		total += size[Image](1) + image.memorySize()
 	}
 	return total
 }
@@ -317,7 +317,7 @@ func (m *Module) Resolve(c *Code) {
 func (m *Module) Code() string {
 	switch {
 	case m.Builtin != "":
-		return BuiltinPTX(m.Builtin)
+		return blasPTX()
 	case m.Binary != "":
 		return m.Binary
 	}

@@ -81,14 +81,7 @@ func oneDimensional(k *Kernel, _, _ [3]int) bool {
 	return k.Grid[1] == 1 && k.Grid[2] == 1 && k.Block[1] == 1 && k.Block[2] == 1
 }
 
-// BuiltinPTX returns the PTX of a built-in module, or "" for an unknown name.
-func BuiltinPTX(name string) string {
-	if name == Blas {
-		return blasPTX()
-	}
-	return ""
-}
-
+// blasPTX returns the PTX of the built-in kernels.
 var blasPTX = sync.OnceValue(func() string { return blasHeader + elementwisePTX() + sgemmPTX() })
 
 // builtin checks a launch of a built-in kernel and fills in its grid and block. It returns the kernel's

@@ -289,11 +289,11 @@ func pattern(n, period int) []float32 {
 }
 
 func TestBuiltinPTX(t *testing.T) {
-	if at := strings.IndexFunc(BuiltinPTX(Blas), func(r rune) bool { return r > unicode.MaxASCII }); at >= 0 {
+	if at := strings.IndexFunc(blasPTX(), func(r rune) bool { return r > unicode.MaxASCII }); at >= 0 {
 		t.Errorf("byte %d of the built-in PTX is not ASCII, want ASCII only, because ptxas refuses others even in comments", at)
 	}
 	const n = 100
-	m := newInterpreter(t, BuiltinPTX(Blas), "vadd")
+	m := newInterpreter(t, blasPTX(), "vadd")
 	m.buffer("a", pattern(n, 7))
 	m.buffer("b", pattern(n, 5))
 	m.buffer("c", make([]float32, n))
@@ -304,7 +304,7 @@ func TestBuiltinPTX(t *testing.T) {
 			t.Fatalf("vadd: element %d is %v, want %v", i, got, want)
 		}
 	}
-	m = newInterpreter(t, BuiltinPTX(Blas), "saxpy")
+	m = newInterpreter(t, blasPTX(), "saxpy")
 	m.buffer("x", pattern(n, 7))
 	m.buffer("y", pattern(n, 5))
 	m.params["n"], m.params["s"] = n, uint64(math.Float32bits(-2.5))
@@ -314,7 +314,7 @@ func TestBuiltinPTX(t *testing.T) {
 			t.Fatalf("saxpy: element %d is %v, want %v", i, got, want)
 		}
 	}
-	m = newInterpreter(t, BuiltinPTX(Blas), "relu")
+	m = newInterpreter(t, blasPTX(), "relu")
 	x := pattern(n, 7)
 	x[3] = float32(math.NaN())
 	m.buffer("x", x)
@@ -329,7 +329,7 @@ func TestBuiltinPTX(t *testing.T) {
 	for _, s := range [][3]int{{1, 1, 1}, {128, 128, 8}, {130, 140, 19}, {5, 300, 3}} {
 		t.Run(fmt.Sprint(s), func(t *testing.T) {
 			rows, cols, inner := s[0], s[1], s[2]
-			m := newInterpreter(t, BuiltinPTX(Blas), "sgemm")
+			m := newInterpreter(t, blasPTX(), "sgemm")
 			a, b := pattern(rows*inner, 7), pattern(inner*cols, 5)
 			m.buffer("A", a)
 			m.buffer("B", b)

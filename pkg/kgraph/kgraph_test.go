@@ -227,7 +227,7 @@ func TestReadPTX(t *testing.T) {
 	if got := s.Entries["fixed"]; !reflect.DeepEqual(got, &Entry{Params: []Param{{16, false}, {8, false}, {8, false}}, RequiredThreads: [3]int{32}}) {
 		t.Errorf("entry fixed: got %+v, want parameters of 16, 8 and 8 bytes and the block [32 0 0]", got)
 	}
-	if s, isPTX := ReadPTX(BuiltinPTX(Blas)); !isPTX || len(s.Entries) != len(builtins) {
+	if s, isPTX := ReadPTX(blasPTX()); !isPTX || len(s.Entries) != len(builtins) {
 		t.Errorf("built-in PTX: got %v with %d entries, want true with %d", isPTX, len(s.Entries), len(builtins))
 	} else {
 		for name, b := range builtins {

@@ -2,28 +2,18 @@ package kgraph
 
 import "reflect"
 
-// Sizes of the parts of a request in memory.
-var (
-	moduleSize = int64(reflect.TypeFor[Module]().Size())
-	bufferSize = int64(reflect.TypeFor[Buffer]().Size())
-	kernelSize = int64(reflect.TypeFor[Kernel]().Size())
-	imageSize  = int64(reflect.TypeFor[Image]().Size())
-	entrySize  = int64(reflect.TypeFor[Entry]().Size())
-	paramSize  = int64(reflect.TypeFor[Param]().Size())
-	argSize    = int64(reflect.TypeFor[Arg]().Size())
-)
+// size returns how many bytes n values of a type take.
+func size[T any](n int) int64 { return int64(n) * int64(reflect.TypeFor[T]().Size()) }
 
 // MemorySize estimates how many bytes of memory a request takes that Parse returned. It can be more than
 // the length of the text (many small values), or less (base64).
 func (r *Request) MemorySize() int64 {
-	total := int64(cap(r.Modules))*moduleSize + int64(cap(r.Buffers))*bufferSize + int64(cap(r.Kernels))*kernelSize
+	total := size[Module](cap(r.Modules)) + size[Buffer](cap(r.Buffers)) + size[Kernel](cap(r.Kernels))
 	for i := range r.Modules {
 		m := &r.Modules[i]
 		total += allocated(len(m.Name)) + allocated(len(m.PTX)) + allocated(len(m.Binary)) + allocated(len(m.File)) + allocated(len(m.Stored)) + allocated(len(m.Builtin))
-	}
-	for i := range r.Modules {
-		for _, image := range r.Modules[i].images {
-			total += imageSize + image.memorySize()
+		for _, image := range m.images {
+			total += size[Image](1) + image.memorySize()
 		}
 	}
 	for i := range r.Buffers {
@@ -32,7 +22,7 @@ func (r *Request) MemorySize() int64 {
 	}
 	for i := range r.Kernels {
 		k := &r.Kernels[i]
-		total += allocated(len(k.Name)) + int64(cap(k.Args))*argSize
+		total += allocated(len(k.Name)) + size[Arg](cap(k.Args))
 		for j := range k.Args {
 			total += allocated(len(k.Args[j].Type)) + allocated(cap(k.Args[j].Value))
 		}
@@ -44,7 +34,7 @@ func (r *Request) MemorySize() int64 {
 func (s *Signature) memorySize() (total int64) {
 	const mapEntry = 64
 	for name, e := range s.Entries {
-		total += allocated(len(name)) + mapEntry + entrySize + int64(cap(e.Params))*paramSize
+		total += allocated(len(name)) + mapEntry + size[Entry](1) + size[Param](cap(e.Params))
 	}
 	return total
 }

@@ -22,16 +22,10 @@ const maxInflight = 4096
 // absent marks a duration that is missing in the file.
 const absent = time.Duration(-1)
 
-// ReadFunctions reads function costs; name is the file's name in messages. It completes
-// missing values by rule R3 of docs/simulation.md. It also accepts a profile that has rows
-// of only one GPU model for each function, and otherwise returns a *ModelsError.
-func ReadFunctions(r io.Reader, name string) ([]Function, error) {
-	return ReadFunctionsOn("")(r, name)
-}
-
-// ReadFunctionsOn returns a variant of ReadFunctions for a GPU model, which uses only those
-// rows of a profile that apply to the model. It omits functions without such rows and names
-// them in a note.
+// ReadFunctionsOn returns a function that reads function costs; name is the file's name in messages. It completes
+// missing values by rule R3 of docs/simulation.md. It also accepts a profile that has rows of only one GPU model for
+// each function, and otherwise returns a *ModelsError. If model is not empty, it uses only those rows of a
+// profile that apply to that GPU model, omits functions without such rows, and names them in a note.
 func ReadFunctionsOn(model string) func(r io.Reader, name string) ([]Function, error) {
 	return func(r io.Reader, name string) ([]Function, error) { return readFunctions(r, name, model) }
 }

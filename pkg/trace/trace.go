@@ -1,5 +1,5 @@
 // Package trace reads and writes traces of invocations (Reader, Source, Writer), the costs
-// of functions (ReadFunctions) and load series (ReadSeries), in the formats of
+// of functions (ReadFunctionsOn) and load series (ReadSeries), in the formats of
 // docs/files.md. A Reader of the one-line-per-invocation layout needs only a buffer and the
 // functions' names in memory, for traces of any length.
 package trace

@@ -181,16 +181,16 @@ func TestFunctions(t *testing.T) {
 		{Name: "a", Warm: 10 * ms, Cold: 100 * ms, Load: 5 * ms, MemMiB: 12.5, Weight: 2, Tenant: "x", Model: "m", Line: 2},
 		{Name: "b", Warm: 20 * ms, Cold: 20 * ms, Weight: 1, Model: "b", Line: 3},
 	}
-	got, err := ReadFunctions(strings.NewReader("function,warm_ms,cold_ms,load_ms,mem_mib,weight,tenant,model\na,10,100,5,12.5,2,x,m\nb,20,,,,,,\n"), "c.csv")
+	got, err := readFunctions(strings.NewReader("function,warm_ms,cold_ms,load_ms,mem_mib,weight,tenant,model\na,10,100,5,12.5,2,x,m\nb,20,,,,,,\n"), "c.csv", "")
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v; want %v", got, err, want)
 	}
-	got, err = ReadFunctions(strings.NewReader("func_name,cold_dur_ms,warm_dur_ms,mem_mb,mean_iat\na,100.25,10,7,3\n"), "c.csv")
+	got, err = readFunctions(strings.NewReader("func_name,cold_dur_ms,warm_dur_ms,mem_mb,mean_iat\na,100.25,10,7,3\n"), "c.csv", "")
 	want = []Function{{Name: "a", Warm: 10 * ms, Cold: 100250 * time.Microsecond, MemMiB: 7, Weight: 1, Model: "a", Line: 2}}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("other names: got %+v, %v; want %v", got, err, want)
 	}
-	got, err = ReadFunctions(strings.NewReader("function,warm_ms,load_ms\na,10,7\n"), "c.csv")
+	got, err = readFunctions(strings.NewReader("function,warm_ms,load_ms\na,10,7\n"), "c.csv", "")
 	if err != nil || got[0].Cold != 17*ms {
 		t.Errorf("without cold_ms: got %+v, %v; want a cold time of warm_ms + load_ms = 17 ms", got, err)
 	}
@@ -200,13 +200,13 @@ func TestFunctions(t *testing.T) {
 // profile row with the largest part of the GPU.
 func TestFunctionsOfAProfile(t *testing.T) {
 	const head = "function,sm_pct,quota,batch,throughput_rps,p95_ms,gpu_mem_mib,warm_ms,cold_ms,load_ms,gpu\n"
-	got, err := ReadFunctions(strings.NewReader(head+
+	got, err := readFunctions(strings.NewReader(head+
 		"b,50,1,1,9,9,30,20,,,\n"+
 		"a,50,1,1,9,9,12.5,11,101,5,\n"+
 		"a,100,0.4,1,9,9,12.5,14,104,5,\n"+
 		"a,100,1,2,9,9,13,12,102,5,\n"+
 		"a,100,1,1,9,9,12.5,10.25,100,5,\n"+
-		"b,100,1,1,9,9,30,,,,\n"), "p.csv")
+		"b,100,1,1,9,9,30,,,,\n"), "p.csv", "")
 	want := []Function{
 		{Name: "b", Warm: 20 * ms, Cold: 20 * ms, MemMiB: 30, Weight: 1, Model: "b", Line: 2},
 		{Name: "a", Warm: 10250 * time.Microsecond, Cold: 100 * ms, Load: 5 * ms, MemMiB: 12.5, Weight: 1, Model: "a", BatchSlope: 1.75 / 10.25, Line: 6},
@@ -220,7 +220,7 @@ func TestFunctionsOfAProfile(t *testing.T) {
 		"a,50,1,1,9,9,,,,,\n":                             `p.csv:2: warm_ms: empty in all configurations of function "a"`,
 		"a,50,2,1,9,9,,1,,,\n":                            "p.csv:2: quota: ",
 	} {
-		if _, err := ReadFunctions(strings.NewReader(head+text), "p.csv"); err == nil || !strings.HasPrefix(err.Error(), fault) {
+		if _, err := readFunctions(strings.NewReader(head+text), "p.csv", ""); err == nil || !strings.HasPrefix(err.Error(), fault) {
 			t.Errorf("%q: got error %v, want %s", text, err, fault)
 		}
 	}
@@ -238,7 +238,7 @@ func TestFunctionFaults(t *testing.T) {
 		"memory":    {"func_name,warm_dur_ms,mem_mb\na,1,x\n", `c.csv:2: mem_mb: "x" is not a number`},
 	} {
 		t.Run(what, func(t *testing.T) {
-			_, err := ReadFunctions(strings.NewReader(c.text), "c.csv")
+			_, err := readFunctions(strings.NewReader(c.text), "c.csv", "")
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v\nwant %s", err, c.want)
 			}
@@ -313,7 +313,7 @@ func FuzzReadFunctions(f *testing.F) {
 	f.Add([]byte("function,warm_ms,cold_ms,load_ms,mem_mib,weight,tenant,model\na,10,100,5,12.5,2,x,m\nb,20,,,,,,\n"))
 	f.Add([]byte("func_name,cold_dur_ms,warm_dur_ms,mem_mb\n\"a\"\"\",1e2,1,0\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		first, err := ReadFunctions(bytes.NewReader(data), "c.csv")
+		first, err := readFunctions(bytes.NewReader(data), "c.csv", "")
 		if err != nil {
 			return
 		}
@@ -321,7 +321,7 @@ func FuzzReadFunctions(f *testing.F) {
 		if err := WriteFunctions(&text, first); err != nil {
 			t.Fatal(err)
 		}
-		second, err := ReadFunctions(&text, "c.csv")
+		second, err := readFunctions(&text, "c.csv", "")
 		if err != nil {
 			t.Fatal(err)
 		}

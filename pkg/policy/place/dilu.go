@@ -13,12 +13,6 @@ import (
 	"github.com/gfaas/gfaas/pkg/reason"
 )
 
-// DiluOptions holds the parameters of Dilu's scheduler, and the order in which it places instances.
-type DiluOptions struct {
-	online.DiluOptions // Omega at most 1, because a plan's rectangles do not overlap
-	Order              Order
-}
-
 // Dilu plans with Dilu's scheduler (section 3.3, Algorithm 1), instance by instance. Dilu divides
 // SMs but not time, so an instance takes its SM share of a GPU whatever its quota is. The request is
 // the configuration with the most throughput per SM (the paper's throughput efficacy, section 3.2);
@@ -26,14 +20,14 @@ type DiluOptions struct {
 // room for it, Dilu tries the next best. The plan states only the limits of rows that state theirs
 // (see withLimits). An inference function that spans several GPUs counts as a
 // large model. Dilu returns an error if the demand needs more than 5 million instances.
-func Dilu(in Input, o DiluOptions) (plan.Plan, error) {
+func Dilu(in Input, o Options) (plan.Plan, error) {
 	in = in.splitByModel()
 	d := diluPlanner{in: in, demands: in.functionDemands()}
 	if in.Devices == nil {
-		d.fleet = online.DiluElastic(in.newDevice(0), o.DiluOptions)
+		d.fleet = online.DiluElastic(in.newDevice(0), o.Dilu)
 	} else {
 		d.devices = online.Grouped(in.Devices)
-		d.fleet = online.Dilu(d.devices, o.DiluOptions)
+		d.fleet = online.Dilu(d.devices, o.Dilu)
 	}
 	d.lacking = make([]reason.Reason, len(d.demands))
 	order := make([]int, len(d.demands))

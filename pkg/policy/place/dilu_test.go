@@ -17,7 +17,7 @@ import (
 // dilu plans with the paper's parameters and verifies the plan.
 func dilu(t testing.TB, in Input, order Order) plan.Plan {
 	t.Helper()
-	p, err := Dilu(in, DiluOptions{online.DiluDefaults(), order})
+	p, err := Dilu(in, Options{Dilu: online.DiluDefaults(), Order: order})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +174,7 @@ func TestDiluStatesLimits(t *testing.T) {
 
 func TestDiluTooManyInstances(t *testing.T) {
 	_, err := Dilu(Input{Profile: []profile.Row{row("f", figures{sm: 1, quota: 1, rps: 1e-6})}, Demand: []plan.Demand{{Function: "f", RPS: 1e12}}},
-		DiluOptions{online.DiluDefaults(), Arrival})
+		Options{Dilu: online.DiluDefaults(), Order: Arrival})
 	if err == nil || !strings.Contains(err.Error(), "f: 1000000000000 requests/s need more than 5000000 instances") {
 		t.Errorf("got error %v, want f: 1000000000000 requests/s need more than 5000000 instances", err)
 	}

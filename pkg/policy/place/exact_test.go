@@ -27,7 +27,9 @@ func planners(shared bool) map[string]Planner {
 	all := map[string]Planner{
 		"joint":  jointly(plan.ModelRect),
 		"tokens": jointly(plan.ModelTokens),
-		"fast":   func(in Input) (plan.Plan, error) { return Fast(in, FastOptions{ShareModels: shared}) },
+		"fast": func(in Input) (plan.Plan, error) {
+			return Fast(in, Options{JointOptions: JointOptions{ShareModels: shared}})
+		},
 		"incremental": func(in Input) (plan.Plan, error) {
 			few := in
 			few.Demand = []plan.Demand{{Function: in.Demand[0].Function, RPS: 1}}
@@ -40,7 +42,7 @@ func planners(shared bool) map[string]Planner {
 		},
 	}
 	if !shared {
-		all["dilu"] = func(in Input) (plan.Plan, error) { return Dilu(in, DiluOptions{DiluOptions: online.DiluDefaults()}) }
+		all["dilu"] = func(in Input) (plan.Plan, error) { return Dilu(in, Options{Dilu: online.DiluDefaults()}) }
 	}
 	return all
 }

@@ -13,19 +13,12 @@ import (
 	"github.com/gfaas/gfaas/pkg/reason"
 )
 
-// FastOptions holds the choices that the paper leaves open.
-type FastOptions struct {
-	TieBreak    TieBreak
-	Order       Order
-	ShareModels bool // keep a model's weights once on each GPU (section 3.5)
-}
-
 // Fast plans like FaST-GShare (sections 3.4.1 and 3.4.2). It chooses the configurations of each
 // function separately, by heuristic scaling from zero, and packs them one by one with the maximal
 // rectangles algorithm. If a chosen configuration has no room, Fast tries the function's other
 // configurations, most efficient first; the rest of the demand is unplaced. It returns an error if
 // the demand needs more than 5 million instances.
-func Fast(in Input, o FastOptions) (plan.Plan, error) {
+func Fast(in Input, o Options) (plan.Plan, error) {
 	in = in.splitByModel()
 	demands := in.functionDemands()
 	chosen := choose(demands, o.TieBreak)
@@ -89,7 +82,7 @@ func countable(choices []choice) error {
 
 // fastShared plans like Fast but keeps a model's weights once on each GPU (FaST-GShare, section
 // 3.5). It grows an empty plan incrementally.
-func fastShared(in Input, o FastOptions, demands []functionDemand) plan.Plan {
+func fastShared(in Input, o Options, demands []functionDemand) plan.Plan {
 	empty := plan.Plan{Model: plan.ModelRect}
 	s := newRevision(empty, in, IncrementalOptions{TieBreak: o.TieBreak, Threshold: maxrect.DefaultThreshold, ShareModels: true, order: o.Order})
 	s.grow(false)

@@ -30,7 +30,7 @@ func TestPaperExampleFitsOneGPU(t *testing.T) {
 // fast plans with the default options and verifies the plan.
 func fast(t *testing.T, in Input) plan.Plan {
 	t.Helper()
-	p, err := Fast(in, FastOptions{TieBreak: LargerQuota, Order: Largest})
+	p, err := Fast(in, Options{TieBreak: LargerQuota, Order: Largest})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +122,7 @@ func TestBatchesReachInstances(t *testing.T) {
 		p, _, err := Joint(in, JointOptions{Model: plan.ModelRect})
 		return p, err
 	}
-	dilu := func(in Input) (plan.Plan, error) { return Dilu(in, DiluOptions{online.DiluDefaults(), Arrival}) }
+	dilu := func(in Input) (plan.Plan, error) { return Dilu(in, Options{Dilu: online.DiluDefaults(), Order: Arrival}) }
 	for name, c := range map[string]struct {
 		functions []function.Function
 		batch     int
@@ -261,7 +261,7 @@ func TestRowsGoToGPUsOfTheirModel(t *testing.T) {
 }
 
 func TestTooManyInstancesIsAnError(t *testing.T) {
-	_, err := Fast(Input{Profile: []profile.Row{row("f", figures{sm: 1, quota: 1, rps: 1e-6})}, Demand: []plan.Demand{{Function: "f", RPS: 1e12}}}, FastOptions{})
+	_, err := Fast(Input{Profile: []profile.Row{row("f", figures{sm: 1, quota: 1, rps: 1e-6})}, Demand: []plan.Demand{{Function: "f", RPS: 1e12}}}, Options{})
 	if err == nil || !strings.Contains(err.Error(), "f: 1000000000000 requests/s need more than") {
 		t.Errorf("got error %v, want f: 1000000000000 requests/s need more than …", err)
 	}
@@ -313,7 +313,7 @@ func drawInput(t *rapid.T) Input {
 func TestPlansVerifyAndKeepTheBound(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := drawInput(t)
-		o := FastOptions{
+		o := Options{
 			TieBreak: rapid.SampledFrom([]TieBreak{LargerQuota, SmallerQuota}).Draw(t, "tie"),
 			Order:    rapid.SampledFrom([]Order{Largest, Arrival}).Draw(t, "order"),
 		}
@@ -374,11 +374,11 @@ func TestFastSharedIsFast(t *testing.T) {
 		for _, sm := range []float64{12, 24, 50} {
 			in.Profile = append(in.Profile, row("a", figures{sm: sm, quota: 0.4, rps: 2*sm - 1}), row("b", figures{sm: sm, quota: 0.6, rps: sm / 4}))
 		}
-		plain, err := Fast(in, FastOptions{TieBreak: LargerQuota, Order: order})
+		plain, err := Fast(in, Options{TieBreak: LargerQuota, Order: order})
 		if err != nil {
 			t.Fatal(err)
 		}
-		shared, err := Fast(in, FastOptions{TieBreak: LargerQuota, Order: order, ShareModels: true})
+		shared, err := Fast(in, Options{TieBreak: LargerQuota, Order: order, JointOptions: JointOptions{ShareModels: true}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -103,7 +103,7 @@ func TestFastMatchesTwin(t *testing.T) {
 			}
 		}
 		slices.SortStableFunc(items, func(a, b item) int { return b.area() - a.area() })
-		p, err := Fast(in, FastOptions{TieBreak: LargerQuota, Order: Largest})
+		p, err := Fast(in, Options{TieBreak: LargerQuota, Order: Largest})
 		if err != nil {
 			t.Fatal(err)
 		}

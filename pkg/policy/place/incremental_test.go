@@ -22,7 +22,7 @@ import (
 var all = slices.Concat(Reasons, online.Reasons)
 
 func fastPlanner(in Input) (plan.Plan, error) {
-	return Fast(in, FastOptions{TieBreak: LargerQuota, Order: Largest})
+	return Fast(in, Options{TieBreak: LargerQuota, Order: Largest})
 }
 
 func incrementally(t fataler, current plan.Plan, in Input, o IncrementalOptions, planner Planner) (plan.Plan, map[string]reason.Reason) {

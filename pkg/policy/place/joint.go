@@ -57,7 +57,7 @@ func (in Input) servesMore(p plan.Plan, o JointOptions) (q plan.Plan, ok bool) {
 	if len(p.Unplaced) == 0 || in.Devices == nil || o.ShareModels {
 		return q, false
 	}
-	q, err := Dilu(in, DiluOptions{DiluOptions: online.DiluDefaults(), Order: Arrival})
+	q, err := Dilu(in, Options{Dilu: online.DiluDefaults(), Order: Arrival})
 	if err != nil || unservedRPS(q) >= unservedRPS(p)*(1-1e-9) {
 		return q, false
 	}

@@ -31,8 +31,8 @@ type Kind struct {
 type Options struct {
 	JointOptions
 	TieBreak TieBreak
-	Order    Order // empty means the algorithm's default
-	Dilu     online.DiluOptions
+	Order    Order              // empty means the algorithm's default
+	Dilu     online.DiluOptions // Omega at most 1, because a plan's rectangles do not overlap
 }
 
 // kinds lists the algorithms in the order of the man page. The first is the default.
@@ -45,7 +45,7 @@ var kinds = []Kind{
 		Name: "fast", Help: "FaST-GShare: chooses the configurations of each function separately, and packs them with the maximal rectangles algorithm", SharesModels: true,
 		Parameters: []policy.Parameter[Options]{tieBreak, order},
 		plan: func(in Input, o Options) (plan.Plan, []string, error) {
-			p, err := Fast(in, FastOptions{TieBreak: o.TieBreak, Order: o.Order, ShareModels: o.ShareModels})
+			p, err := Fast(in, o)
 			return p, nil, err
 		},
 	},
@@ -53,7 +53,7 @@ var kinds = []Kind{
 		Name: "dilu", Help: "Dilu: uses one configuration for each function, and places one instance after the other; the SM limits of the instances on a GPU may sum to more than 100%", SpansGPUs: true,
 		Parameters: append([]policy.Parameter[Options]{order}, policy.Of(func(o *Options) *online.DiluOptions { return &o.Dilu }, online.DiluParameters)...), limits: Input.withLimits,
 		plan: func(in Input, o Options) (plan.Plan, []string, error) {
-			p, err := Dilu(in, DiluOptions{DiluOptions: o.Dilu, Order: o.Order})
+			p, err := Dilu(in, o)
 			return p, nil, err
 		},
 	},

@@ -51,16 +51,18 @@ func TestInstancesHaveRowsOfGPUModel(t *testing.T) {
 		shared  bool
 	}{
 		"joint":             {joint, false},
-		"fast":              {func(in Input) (plan.Plan, error) { return Fast(in, FastOptions{}) }, false},
-		"dilu":              {func(in Input) (plan.Plan, error) { return Dilu(in, DiluOptions{DiluOptions: online.DiluDefaults()}) }, false},
+		"fast":              {func(in Input) (plan.Plan, error) { return Fast(in, Options{}) }, false},
+		"dilu":              {func(in Input) (plan.Plan, error) { return Dilu(in, Options{Dilu: online.DiluDefaults()}) }, false},
 		"at most 2 per GPU": {func(in Input) (plan.Plan, error) { return AtMost(in, 2, withOwnWeights, joint) }, false},
 		"at most 1 per GPU": {func(in Input) (plan.Plan, error) {
 			in.Demand = []plan.Demand{{Function: "f", RPS: 135}}
 			return AtMost(in, 1, withOwnWeights, joint)
 		}, false},
-		"incremental":               {incremental(IncrementalOptions{}, joint), false},
-		"shared":                    {jointShared, true},
-		"shared, fast":              {func(in Input) (plan.Plan, error) { return Fast(in, FastOptions{ShareModels: true}) }, true},
+		"incremental": {incremental(IncrementalOptions{}, joint), false},
+		"shared":      {jointShared, true},
+		"shared, fast": {func(in Input) (plan.Plan, error) {
+			return Fast(in, Options{JointOptions: JointOptions{ShareModels: true}})
+		}, true},
 		"shared, incremental":       {incremental(IncrementalOptions{ShareModels: true}, jointShared), true},
 		"shared, at most 2 per GPU": {func(in Input) (plan.Plan, error) { return AtMost(in, 2, withSharedWeights, jointShared) }, true},
 	} {
@@ -111,7 +113,7 @@ func TestSharedWeightsOfDominatedConfiguration(t *testing.T) {
 	small.GPUMemMiB, small.ModelMemMiB = 3, 3
 	large.GPUMemMiB, large.ModelMemMiB, large.Batch = 649, 649, 2
 	in := Input{Profile: []profile.Row{small, large}, Demand: []plan.Demand{{Function: "f", RPS: 0.16}}, MemMiB: 16384}
-	p, err := Fast(in, FastOptions{ShareModels: true})
+	p, err := Fast(in, Options{JointOptions: JointOptions{ShareModels: true}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,7 +37,7 @@ func TestJointServesMost(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		dilu, err := Dilu(in, DiluOptions{DiluOptions: online.DiluDefaults(), Order: Arrival})
+		dilu, err := Dilu(in, Options{Dilu: online.DiluDefaults(), Order: Arrival})
 		if err != nil {
 			t.Fatal(err)
 		}
