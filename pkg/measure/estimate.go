@@ -43,7 +43,7 @@ func (j Job) Extent(measured, testbeds int) Extent {
 		return Extent{[]int{remaining}, []int{divideUp(remaining, testbeds)}, testbeds}
 	}
 	e := Extent{Testbeds: min(testbeds, functions)}
-	early, most, _ := search.MaxTrials(j.Search, j.Space, j.Goal)
+	early, most := search.MaxTrials(j.Search, j.Space, j.Goal)
 	for _, each := range []int{early, most} {
 		points := min(remaining, functions*each)
 		if len(e.Points) > 0 && e.Points[0] >= points {

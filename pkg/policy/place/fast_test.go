@@ -122,7 +122,9 @@ func TestBatchesReachInstances(t *testing.T) {
 		p, _, err := Joint(in, JointOptions{Model: plan.ModelRect})
 		return p, err
 	}
-	dilu := func(in Input) (plan.Plan, error) { return Dilu(in, Options{Dilu: online.DiluDefaults(), Order: Arrival}) }
+	dilu := func(in Input) (plan.Plan, error) {
+		return Dilu(in, Options{Dilu: online.DiluDefaults(), Order: Arrival})
+	}
 	for name, c := range map[string]struct {
 		functions []function.Function
 		batch     int

@@ -1,31 +1,20 @@
 package search
 
-import (
-	"fmt"
-	"strings"
-)
-
 // MaxTrials returns how many configurations of the space a search measures at most, if each can be
 // measured: surely in every case, likely in the usual one. The two differ for "fast", which ends after a
 // few trials once a configuration meets the goal; likely holds if one of its first configurations does.
-func MaxTrials(name string, s Space, goal Goal) (likely, surely int, err error) {
-	if strategies[name] == nil {
-		return 0, 0, fmt.Errorf("unknown search %q: expected %s", name, strings.Join(Names(), ", "))
-	}
+// The name must be one of Names.
+func MaxTrials(name string, s Space, goal Goal) (likely, surely int) {
 	b := &book{goal: goal, open: s.Configs()}
 	size := len(b.open)
-	likely, surely = size, size
 	switch name {
 	case "binary":
 		likely = newBinary(b).(binary).maxTrials()
-		surely = likely
 	case "hybrid":
 		h := newHybrid(b).(hybrid)
 		likely = min(size, max(len(h.sm)+len(h.batch)-1, 0))
-		surely = likely
 	case "gpulet":
 		likely = len(newGPUlet(b).(gpulet).trial)
-		surely = likely
 	case "fast":
 		likely = assumed.maxTrials
 		if goal.CheckQuota {
@@ -35,9 +24,11 @@ func MaxTrials(name string, s Space, goal Goal) (likely, surely int, err error) 
 			}
 			likely += maxHalvings(ascending(quotas))
 		}
-		likely = min(size, likely)
+		return min(size, likely), size
+	default:
+		likely = size
 	}
-	return likely, surely, nil
+	return likely, likely
 }
 
 // maxTrials returns the trials of the whole GPU and of two bisections, which begin at the same share.
