@@ -76,7 +76,7 @@ func le32(v uint32) []byte { return binary.LittleEndian.AppendUint32(nil, v) }
 func vadd(id uint64, n, iterations int) *job.Job {
 	size := int64(4 * n)
 	return &job.Job{
-		ID: id, Load: []job.Module{{Number: 3, PTX: kgraph.BuiltinPTX(kgraph.Blas)}}, Limit: 1 << 30,
+		ID: id, Load: []job.Module{{Number: 3, PTX: (&kgraph.Module{Builtin: kgraph.Blas}).Code()}}, Limit: 1 << 30,
 		Alloc:  []job.Block{{Number: 0, Size: size}, {Number: 1, Size: size}, {Number: 7, Size: size}},
 		Upload: []job.Copy{{Block: 0, Offset: 0, Size: size}, {Block: 1, Offset: size, Size: size}},
 		Zero:   []uint32{7}, Iterations: iterations,
@@ -129,14 +129,14 @@ func TestRecoverableFailures(t *testing.T) {
 	if o.Code != job.CodeInvalidPTX || o.Step != job.Load || !strings.Contains(o.Text, "line 2") || o.Fatal {
 		t.Errorf(`job with an invalid module: got %+v; want Code %v, Step %v, Text with "line 2", Fatal false`, o, job.CodeInvalidPTX, job.Load)
 	}
-	if o := do(t, e, load(kgraph.BuiltinPTX(kgraph.Blas))); o.Code != 0 {
+	if o := do(t, e, load((&kgraph.Module{Builtin: kgraph.Blas}).Code())); o.Code != 0 {
 		t.Fatalf("job: got %+v, want Code 0", o)
 	}
 	k := job.Kernel{Module: 1, Name: "nothing", Grid: [3]int{1, 1, 1}, Block: [3]int{1, 1, 1}}
 	if o := do(t, e, &job.Job{ID: 2, Limit: 1 << 30, Iterations: 1, Kernels: []job.Kernel{k}}); o.Code != job.CodeNotFound || o.Step != job.Kernels || o.Index != 0 || o.Fatal {
 		t.Errorf("job with a missing kernel: got %+v; want Code %v, Step %v, Index 0, Fatal false", o, job.CodeNotFound, job.Kernels)
 	}
-	if o := do(t, e, &job.Job{ID: 3, Limit: 1 << 30, Unload: []uint32{1}, Load: []job.Module{{Number: 1, PTX: kgraph.BuiltinPTX(kgraph.Blas)}}}); o.Code != 0 {
+	if o := do(t, e, &job.Job{ID: 3, Limit: 1 << 30, Unload: []uint32{1}, Load: []job.Module{{Number: 1, PTX: (&kgraph.Module{Builtin: kgraph.Blas}).Code()}}}); o.Code != 0 {
 		t.Errorf("next job: got %+v, want Code 0", o)
 	}
 }
