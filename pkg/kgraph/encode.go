@@ -81,7 +81,8 @@ func (r *Request) Encode() ([]byte, error) {
 		if b.Data != nil {
 			size = 0
 		}
-		form.Buffers = append(form.Buffers, member{b.Name, bufferForm{b.Kind.String(), b.Key, size, b.Data, b.Inline, b.Result, b.Volatile}})
+		form.Buffers = append(form.Buffers, member{b.Name, bufferForm{
+			b.Kind.String(), b.Key, size, b.Data, b.Inline, b.Result, b.Volatile}})
 	}
 	for i := range r.Kernels {
 		k := &r.Kernels[i]

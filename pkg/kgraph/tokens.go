@@ -118,7 +118,8 @@ func (t *tokens) object(expected string, field func(key string) bool) (keys map[
 		}
 		key := tok.String()
 		if len(key) > MaxName { // no valid key is that long; a place without it is short
-			t.problems.add(BadRequest, string(t.dec.StackPointer().Parent()), "the key %q has %d bytes, expected at most %d", shorten(key), len(key), MaxName)
+			t.problems.add(BadRequest, string(t.dec.StackPointer().Parent()),
+				"the key %q has %d bytes, expected at most %d", shorten(key), len(key), MaxName)
 			t.skip()
 			continue
 		}

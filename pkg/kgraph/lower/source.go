@@ -47,7 +47,8 @@ func decode(r io.Reader, name string, strict bool, v any) (*source, error) {
 		return nil, s.fault("", "more than %d bytes", MaxFile)
 	}
 	dec := jsontext.NewDecoder(bytes.NewReader(s.text))
-	err = json.UnmarshalDecode(dec, v, json.RejectUnknownMembers(strict), json.WithUnmarshalers(json.UnmarshalFromFunc(checkForm)))
+	forms := json.WithUnmarshalers(json.UnmarshalFromFunc(checkForm))
+	err = json.UnmarshalDecode(dec, v, json.RejectUnknownMembers(strict), forms)
 	if err != nil {
 		return nil, s.decodeFault(dec, err)
 	}

@@ -21,5 +21,6 @@ func (e *eager) observe(rps float64) { e.last = e.load.Observe(rps) }
 
 func (e *eager) decide(deployed []Instance) decision {
 	target := instancesFor(e.last, e.unit.Request.ThroughputRPS)
-	return e.scaleTo(target, deployed, reason.New(loadNeeds, reason.Number("rps", e.last), reason.Number("instances", target)))
+	r := reason.New(loadNeeds, reason.Number("rps", e.last), reason.Number("instances", target))
+	return e.scaleTo(target, deployed, r)
 }

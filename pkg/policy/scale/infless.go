@@ -69,5 +69,7 @@ func (s *infless) decide(deployed []Instance) decision {
 	for target < len(s.pause) && float64(s.pause[target]) <= stay { // the pauses of further instances are not shorter
 		target++
 	}
-	return s.scaleTo(target, deployed, reason.New(loadMayNeed, reason.Number("rps", s.load), reason.Number("instances", target), reason.Number("seconds", stay)))
+	r := reason.New(loadMayNeed,
+		reason.Number("rps", s.load), reason.Number("instances", target), reason.Number("seconds", stay))
+	return s.scaleTo(target, deployed, r)
 }

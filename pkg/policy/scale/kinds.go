@@ -57,10 +57,14 @@ func Kinds() []Kind {
 			Name: "lazy", Uniform: true, Rises: true,
 			Help: "keeps the number of instances while the load changes only for a short time. It remembers the load of the last seconds (their number is the parameter window). It starts instances if the load was too high in at least a certain number of these seconds (the parameter named out), and stops some if fewer instances would have sufficed in more than another number of them (the parameter named in). For this, the capacity of an instance is its throughput with the smallest quota in the profile that meets the slo. While the load exceeds this capacity, the instance may use more GPU time, up to the largest quota in the profile with the same sm_pct. If even the largest quota does not suffice for some consecutive seconds (parameter surge), instances are started at once. This is the rule of the Dilu paper, except for surge, which the paper does not have.",
 			Parameters: []policy.Parameter[Options]{
-				policy.Value("window", "40", "length of the window in seconds", whole, func(o *Options) *int { return &o.Lazy.Window }),
-				policy.Value("out", "20", "start instances if the load was too high in at least this number of seconds of the window", whole, func(o *Options) *int { return &o.Lazy.Out }),
-				policy.Value("in", "30", "stop instances if fewer would have sufficed in more than this number of seconds of the window", whole, func(o *Options) *int { return &o.Lazy.In }),
-				policy.Value("surge", "1", "start instances at once after this number of consecutive seconds in which even the largest quota did not suffice; 0: never, as in the paper", whole, func(o *Options) *int { return &o.Lazy.Surge }),
+				policy.Value("window", "40", "length of the window in seconds", whole,
+					func(o *Options) *int { return &o.Lazy.Window }),
+				policy.Value("out", "20", "start instances if the load was too high in at least this number of seconds of the window", whole,
+					func(o *Options) *int { return &o.Lazy.Out }),
+				policy.Value("in", "30", "stop instances if fewer would have sufficed in more than this number of seconds of the window", whole,
+					func(o *Options) *int { return &o.Lazy.In }),
+				policy.Value("surge", "1", "start instances at once after this number of consecutive seconds in which even the largest quota did not suffice; 0: never, as in the paper", whole,
+					func(o *Options) *int { return &o.Lazy.Surge }),
 			},
 			New: func(s Setup) *Scaler { return NewLazy(s.Unit, s.Lazy, s.Bounds) },
 		},
@@ -102,8 +106,10 @@ func Names() (names []string) {
 
 // ForBounds are the parameters of every scaler.
 var ForBounds = []policy.Parameter[Options]{
-	policy.Value("min", "0", "least number of running instances", whole, func(o *Options) *int { return &o.Bounds.Min }),
-	policy.Value("max", "0", "largest number of running instances; 0: no limit", whole, func(o *Options) *int { return &o.Bounds.Max }),
+	policy.Value("min", "0", "least number of running instances", whole,
+		func(o *Options) *int { return &o.Bounds.Min }),
+	policy.Value("max", "0", "largest number of running instances; 0: no limit", whole,
+		func(o *Options) *int { return &o.Bounds.Max }),
 	{Key: "idle", Default: "0", Help: "seconds without requests after which all instances beyond min stop; until then, at least one keeps running", Set: func(o *Options, value string) error {
 		seconds, err := whole(value)
 		const most = 1<<31 - 1
@@ -155,17 +161,21 @@ func EstimatorKinds() []EstimatorKind {
 		{Name: "last", Help: "the load of the last second", New: func(EstimatorOptions) (Estimator, error) { return Last{}, nil }},
 		{
 			Name: "window", Help: "the highest load of the last seconds", New: newWindow,
-			Parameters: []policy.Parameter[Options]{policy.Value("window", "10", "number of seconds", whole, func(o *Options) *int { return &o.Estimate.Window })},
+			Parameters: []policy.Parameter[Options]{policy.Value("window", "10", "number of seconds", whole,
+				func(o *Options) *int { return &o.Estimate.Window })},
 		},
 		{
 			Name: "ewma", Help: "an exponential moving average of the load", New: newEWMA,
-			Parameters: []policy.Parameter[Options]{policy.Value("alpha", "0.3", "weight of the latest second", positive, func(o *Options) *float64 { return &o.Estimate.Alpha })},
+			Parameters: []policy.Parameter[Options]{policy.Value("alpha", "0.3", "weight of the latest second", positive,
+				func(o *Options) *float64 { return &o.Estimate.Alpha })},
 		},
 		{
 			Name: "kalman", Help: "the output of a Kalman filter", New: newKalman,
 			Parameters: []policy.Parameter[Options]{
-				policy.Value("process", "1", "variance of the change of the load in a second", positive, func(o *Options) *float64 { return &o.Estimate.Process }),
-				policy.Value("noise", "10", "variance of the measured load around the true load", positive, func(o *Options) *float64 { return &o.Estimate.Noise }),
+				policy.Value("process", "1", "variance of the change of the load in a second", positive,
+					func(o *Options) *float64 { return &o.Estimate.Process }),
+				policy.Value("noise", "10", "variance of the measured load around the true load", positive,
+					func(o *Options) *float64 { return &o.Estimate.Noise }),
 			},
 		},
 	}

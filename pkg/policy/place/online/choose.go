@@ -140,8 +140,8 @@ type candidate struct {
 }
 
 func (a cost) compare(b cost) int {
-	return cmp.Or(cmp.Compare(a.unused, b.unused), cmp.Compare(a.withoutAffinity, b.withoutAffinity), cmp.Compare(a.score, b.score),
-		cmp.Compare(a.scarcity, b.scarcity), cmp.Compare(a.idle, b.idle))
+	return cmp.Or(cmp.Compare(a.unused, b.unused), cmp.Compare(a.withoutAffinity, b.withoutAffinity),
+		cmp.Compare(a.score, b.score), cmp.Compare(a.scarcity, b.scarcity), cmp.Compare(a.idle, b.idle))
 }
 
 // searchNodes finds a node for an instance, and GPUs on it. It prefers the node with the fewest new

@@ -55,8 +55,12 @@ func Names() (names []string) {
 
 // DiluParameters are the parameters of Dilu's scheduler.
 var DiluParameters = []policy.Parameter[DiluOptions]{
-	policy.Value("omega", "1", "limit on the sum of the SM requests on a GPU", policy.Number, func(o *DiluOptions) *float64 { return &o.Omega }),
-	policy.Value("gamma", "1.5", "limit on the sum of the SM limits on a GPU", policy.Number, func(o *DiluOptions) *float64 { return &o.Gamma }),
-	policy.Value("alpha", "0.6", "weight α of the unrequested SMs of a GPU, 0 to 1", policy.Number, func(o *DiluOptions) *float64 { return &o.Alpha }),
-	policy.Value("beta", "0.4", "weight β of the free memory of a GPU, 0 to 1", policy.Number, func(o *DiluOptions) *float64 { return &o.Beta }),
+	policy.Value("omega", "1", "limit on the sum of the SM requests on a GPU", policy.Number,
+		func(o *DiluOptions) *float64 { return &o.Omega }),
+	policy.Value("gamma", "1.5", "limit on the sum of the SM limits on a GPU", policy.Number,
+		func(o *DiluOptions) *float64 { return &o.Gamma }),
+	policy.Value("alpha", "0.6", "weight α of the unrequested SMs of a GPU, 0 to 1", policy.Number,
+		func(o *DiluOptions) *float64 { return &o.Alpha }),
+	policy.Value("beta", "0.4", "weight β of the free memory of a GPU, 0 to 1", policy.Number,
+		func(o *DiluOptions) *float64 { return &o.Beta }),
 }

@@ -174,7 +174,11 @@ func (p *pool) first(w, h, mem int64, o order, above int64) (kind int, key int64
 	kind, key = -1, above
 	for i := len(p.classes) - 1; i >= 0; i-- {
 		c := &p.classes[i]
-		if len(c.kinds) == 0 || c.narrowest > w || o.key(min(w, c.widest), min(h, p.kinds[c.kinds[len(c.kinds)-1]].H), p.bin) <= key {
+		if len(c.kinds) == 0 || c.narrowest > w {
+			continue
+		}
+		tallest := p.kinds[c.kinds[len(c.kinds)-1]].H
+		if o.key(min(w, c.widest), min(h, tallest), p.bin) <= key {
 			continue
 		}
 		if k := p.highest(c, w, h, mem); k >= 0 {
