@@ -92,13 +92,7 @@ func (p *placement) cheapestOfClasses(function int32) (best Place, loss float64,
 			continue
 		}
 		considered++
-		l := 0.0
-		if at.Start != GPUWarm {
-			l = p.evict.loss(at.GPU, function, at.Start == Cold)
-		} else {
-			l = p.evict.othersWorth(at.GPU, function, loss)
-		}
-		if l < loss {
+		if l := p.lossAt(at, function, loss); l < loss {
 			best, loss = at, l
 		}
 	}

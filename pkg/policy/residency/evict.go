@@ -3,63 +3,60 @@ package residency
 // eviction chooses the instances to evict. It changes nothing.
 type eviction struct{ *ledger }
 
-// first returns the first instance of a list in eviction order, or none: the instance with the
+// first returns the first instance of a list of a GPU in eviction order, or none: the instance with the
 // least worth or, without Config.Worth, instances of functions that Config.EvictLast does not
 // protect, then the least recently finished (R8).
-func (e eviction) first(l list, of linkOf, remove bool) int32 {
+func (e eviction) first(gpu int32, l idleList, remove bool) int32 {
 	if e.config.Worth != nil {
-		index, _ := e.leastWorth(l, of, remove)
+		index, _ := e.leastWorth(gpu, l, remove)
 		return index
 	}
 	last := none
-	for index := l.head; index != none; index = of(&e.instances[index]).next {
-		it := &e.instances[index]
+	for _, it := range l {
 		if remove && e.neededForMin(it.function) {
 			continue
 		}
 		if e.config.EvictLast == nil || !e.config.EvictLast(it.function) {
-			return index
+			return it.index
 		}
 		if last == none {
-			last = index
+			last = it.index
 		}
 	}
 	return last
 }
 
-// leastWorth returns the instance of a list with the least worth, and that worth. Unless remove is
+// leastWorth returns the instance of a list of a GPU with the least worth, and that worth. Unless remove is
 // set, it compares and returns the worth over the instance's memory.
-func (e eviction) leastWorth(l list, of linkOf, remove bool) (least int32, worth float64) {
+func (e eviction) leastWorth(gpu int32, l idleList, remove bool) (least int32, worth float64) {
 	least = none
-	for index := l.head; index != none; index = of(&e.instances[index]).next {
-		it := &e.instances[index]
-		if remove && e.neededForMin(it.function) {
+	for _, entry := range l {
+		if remove && e.neededForMin(entry.function) {
 			continue
 		}
-		w := e.worth(it, remove)
+		w := e.worth(entry.function, gpu, entry.resident, remove)
 		if !remove {
-			w /= float64(it.mem)
+			w /= float64(e.instances[entry.index].mem)
 		}
 		if least == none || w < worth {
-			least, worth = index, w
+			least, worth = entry.index, w
 		}
 	}
 	return least, worth
 }
 
-// worth returns the cost of doing without an idle instance, or without its memory on the GPU. The
-// GPUs with idle instances of a function share the cost.
-func (e eviction) worth(it *instance, remove bool) float64 {
-	lower, from := HostWarm, GPUWarm
+// worth returns the cost of doing without an idle instance of a function, or without its memory on the
+// GPU. The GPUs with idle instances of a function share the cost.
+func (e eviction) worth(function, gpu int32, resident, remove bool) float64 {
+	f, lower, from := &e.hot[function], HostWarm, GPUWarm
 	if remove {
 		lower = Cold
 	}
-	if !it.resident {
+	if !resident {
 		from = HostWarm
 	}
-	warm, host := e.rows.count(&e.hot[it.function])
-	extra := max(e.DurationOn(it.function, it.gpu, lower)-e.DurationOn(it.function, it.gpu, from), 0)
-	return e.config.Worth(it.function, extra) / float64(max(warm+host, 1))
+	extra := max(e.DurationOn(function, gpu, lower)-e.DurationOn(function, gpu, from), 0)
+	return e.config.Worth(function, extra) / float64(max(f.warm+f.host, 1))
 }
 
 // loss returns the approximate cost of making room for a function on a GPU: that of the first
@@ -69,10 +66,10 @@ func (e eviction) loss(gpu, function int32, cold bool) float64 {
 	mem := d.countedMem(&e.hot[function])
 	switch {
 	case cold && e.full(d):
-		_, worth := e.leastWorth(d.idle, idleOf, true)
+		_, worth := e.leastWorth(gpu, e.idle[gpu], true)
 		return worth
 	case !d.fits(d.mem.used + mem):
-		_, worth := e.leastWorth(d.warm, warmOf, false)
+		_, worth := e.leastWorth(gpu, e.warm[gpu], false)
 		return worth * float64(mem)
 	}
 	return 0
@@ -81,9 +78,23 @@ func (e eviction) loss(gpu, function int32, cold bool) float64 {
 // othersWorth returns the worth of other functions' memory on a GPU, or a part of it that is at
 // least enough.
 func (e eviction) othersWorth(gpu, function int32, enough float64) (sum float64) {
-	for index := e.gpus[gpu].warm.head; index != none && sum < enough; index = e.instances[index].warm.next {
-		if e.instances[index].function != function {
-			sum += e.worth(&e.instances[index], false)
+	for _, f := range e.firstWarm[gpu] {
+		if f == none {
+			return sum
+		}
+		if f != function {
+			sum += e.worth(f, gpu, true, false)
+		}
+		if sum >= enough {
+			return sum
+		}
+	}
+	for _, it := range e.warm[gpu][len(e.firstWarm[gpu]):] {
+		if sum >= enough {
+			break
+		}
+		if it.function != function {
+			sum += e.worth(it.function, gpu, true, false)
 		}
 	}
 	return sum

@@ -10,9 +10,9 @@ type hotFields struct {
 	countedMem int64 // bytes that a new instance counts for, at least mem; see device.countedMem
 	slice      float64
 	max        int32
-	row        int32 // its row in rows; 0 for none
 	tenant     int32
-	guarded    bool // see functions.guard
+	rowHead
+	guarded bool // see functions.guard
 }
 
 // tally holds numbers of instances. pending ones are included in starting, and those in instances.

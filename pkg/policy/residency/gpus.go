@@ -22,8 +22,6 @@ type device struct {
 	occupied  int64 // bytes used by instances that the pool lists on another GPU
 	mem       usage
 	queue     []int32 // instances that wait for room
-	idle      list    // least recently finished first
-	warm      list    // the instances in idle with memory on the GPU to evict
 }
 
 // usage holds bytes of a GPU's memory, or those of one instance.
@@ -69,11 +67,14 @@ func (d *device) capacityFor(slice float64) int32 {
 // devices holds the GPUs and finds those with capacity left.
 type devices struct {
 	gpus         []device
-	byRunning    []set   // by number of running instances: the GPUs with that number and remaining capacity
-	freeCapacity int64   // remaining capacity of all GPUs, in units
-	largest      int64   // memory of the largest open GPU; 0 means no limit, unmeasured unknown
-	freeMem      maxTree // by GPU: the result of MaxFreeMem if it were the only one
-	visits       int64   // GPUs and pages of rows examined for places, for tests
+	idle         []idleList // by GPU: its idle instances
+	warm         []idleList // by GPU: the idle instances with memory on the GPU to evict
+	firstWarm    [][2]int32 // by GPU: the functions of the first instances in warm, or none
+	byRunning    []set      // by number of running instances: the GPUs with that number and remaining capacity
+	freeCapacity int64      // remaining capacity of all GPUs, in units
+	largest      int64      // memory of the largest open GPU; 0 means no limit, unmeasured unknown
+	freeMem      maxTree    // by GPU: the result of MaxFreeMem if it were the only one
+	visits       int64      // GPUs and pages of rows examined for places, for tests
 	touched      func(function, gpu int32)
 }
 
@@ -150,6 +151,9 @@ func (t maxTree) max() int64 {
 	return t[1]
 }
 
+// of returns the value of a GPU.
+func (t maxTree) of(gpu int32) int64 { return t[len(t)/2+int(gpu)] }
+
 // nextPage returns the first page of 64 GPUs, from the given one on, that has a value of at least
 // least, or -1.
 func (t maxTree) nextPage(page int, least int64) int {
@@ -188,6 +192,16 @@ func (t *maxTree) set(gpu int32, value int64) {
 		}
 		value = max(value, nodes[i^1])
 		i /= 2
+	}
+}
+
+// updateFirstWarm updates firstWarm after a change of warm. A comparison of many GPUs mostly reads only
+// firstWarm, which is so small that it stays in the caches.
+func (d *devices) updateFirstWarm(gpu int32) {
+	first := &d.firstWarm[gpu]
+	*first = [2]int32{none, none}
+	for i := range min(len(d.warm[gpu]), len(first)) {
+		first[i] = d.warm[gpu][i].function
 	}
 }
 

@@ -1,51 +1,45 @@
 package residency
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // link is an instance's place in a list: its neighbours, or none.
 type link struct{ prev, next int32 }
 
-// list is a list of idle instances, in order of finished.
-type list struct{ head, tail int32 }
+// idleInstance is an entry of a list of idle instances. It repeats fields of the instance, so that a
+// search for an instance to evict reads the list in sequence, and not one instance after another.
+type idleInstance struct {
+	function, index int32
+	resident        bool
+}
 
-// linkOf selects one of the lists of an instance.
-type linkOf func(*instance) *link
+// idleList lists idle instances, least recently finished first. Lists are short: their length is bounded
+// by the limit of the pool, or by the memory of a GPU.
+type idleList []idleInstance
 
-func idleOf(it *instance) *link { return &it.idle }
-func warmOf(it *instance) *link { return &it.warm }
-
-// insert adds an instance to a list.
-func (l *list) insert(instances []instance, index int32, of linkOf) {
-	after, before := l.tail, none
-	for after != none && instances[after].finished > instances[index].finished {
-		after, before = of(&instances[after]).prev, after
+// insert adds an instance to a list. newest reports that it finished last of all.
+func (l *idleList) insert(instances []instance, index int32, newest bool) {
+	it, at := &instances[index], len(*l)
+	for !newest && at > 0 && instances[(*l)[at-1].index].finished > it.finished {
+		at--
 	}
-	*of(&instances[index]) = link{prev: after, next: before}
-	if after == none {
-		l.head = index
-	} else {
-		of(&instances[after]).next = index
-	}
-	if before == none {
-		l.tail = index
-	} else {
-		of(&instances[before]).prev = index
-	}
+	*l = slices.Insert(*l, at, idleInstance{it.function, index, it.resident})
 }
 
 // remove removes an instance from a list.
-func (l *list) remove(instances []instance, index int32, of linkOf) {
-	at := *of(&instances[index])
-	if at.prev == none {
-		l.head = at.next
-	} else {
-		of(&instances[at.prev]).next = at.next
+func (l *idleList) remove(index int32) {
+	at := slices.IndexFunc(*l, func(it idleInstance) bool { return it.index == index })
+	*l = slices.Delete(*l, at, at+1)
+}
+
+// first returns the first instance of a list, or none.
+func (l idleList) first() int32 {
+	if len(l) == 0 {
+		return none
 	}
-	if at.next == none {
-		l.tail = at.prev
-	} else {
-		of(&instances[at.next]).prev = at.prev
-	}
+	return l[0].index
 }
 
 // listsIdle reports whether the GPUs' lists of idle instances are needed: for a limit on their
@@ -63,7 +57,7 @@ func (l *ledger) link(index int32, now time.Duration) {
 	l.finishes++
 	it := &l.instances[index]
 	it.finished = l.finishes
-	l.details[index].idleSince, l.details[index].moveFailed = now, false
+	it.idleSince, it.moveFailed = now, false
 	if l.expires {
 		if idle := l.specs[it.function].Idle; idle > 0 {
 			l.expiry = min(l.expiry, now+idle)
@@ -75,7 +69,6 @@ func (l *ledger) link(index int32, now time.Duration) {
 // relink adds an idle instance to its lists, in order of finished.
 func (l *ledger) relink(index int32) {
 	it := &l.instances[index]
-	d := &l.gpus[it.gpu]
 	// The newest instance of the function is the end of the list; the row stores no head.
 	after, before := l.rows.on(&l.hot[it.function], it.gpu), none
 	for after != none && l.instances[after].finished > it.finished {
@@ -90,11 +83,13 @@ func (l *ledger) relink(index int32) {
 	} else {
 		l.setNewest(it.function, it.gpu, index)
 	}
+	newest := it.finished == l.finishes
 	if l.config.listsIdle() {
-		d.idle.insert(l.instances, index, idleOf)
+		l.idle[it.gpu].insert(l.instances, index, newest)
 	}
-	if l.movable(d, it) {
-		d.warm.insert(l.instances, index, warmOf)
+	if l.movable(&l.gpus[it.gpu], it) {
+		l.warm[it.gpu].insert(l.instances, index, newest)
+		l.updateFirstWarm(it.gpu)
 	}
 	if l.tenants != nil {
 		l.addIdle(index, 1)
@@ -104,7 +99,6 @@ func (l *ledger) relink(index int32) {
 // unlink removes an idle instance from its lists.
 func (l *ledger) unlink(index int32) {
 	it := &l.instances[index]
-	d := &l.gpus[it.gpu]
 	if it.sameFunction.next != none {
 		l.instances[it.sameFunction.next].sameFunction.prev = it.sameFunction.prev
 	} else {
@@ -114,10 +108,11 @@ func (l *ledger) unlink(index int32) {
 		l.instances[it.sameFunction.prev].sameFunction.next = it.sameFunction.next
 	}
 	if l.config.listsIdle() {
-		d.idle.remove(l.instances, index, idleOf)
+		l.idle[it.gpu].remove(index)
 	}
-	if l.movable(d, it) {
-		d.warm.remove(l.instances, index, warmOf)
+	if l.movable(&l.gpus[it.gpu], it) {
+		l.warm[it.gpu].remove(index)
+		l.updateFirstWarm(it.gpu)
 	}
 	if l.tenants != nil {
 		l.addIdle(index, -1)

@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// instance is one instance. While idle, it is in three lists: that of its function and GPU
-// (sameFunction), that of its GPU (idle) and, if its memory is on the GPU, that of its GPU's
-// instances with memory (warm). It fits in a cache line.
+// instance is one instance. While idle, it is in a list of the idle instances of its function and GPU
+// (sameFunction), and in lists of its GPU (devices.idle and devices.warm). It fits in a cache line.
 type instance struct {
 	function, gpu int32
 	mem           int64
-	finished      int64 // sequence number of its last completion
-	reuse         int32 // how many instances had its index before
-	run           int32 // set by SetRun
+	idleSince     time.Duration // when it became idle
+	finished      int64         // sequence number of its last completion
+	reuse         int32         // how many instances had its index before
+	run           int32         // set by SetRun
 	inFlight      int16
 	stage         stage
 	resident      bool
@@ -21,18 +21,15 @@ type instance struct {
 	pinned        bool // it is neither stopped nor moved, and in no list
 	stale         bool // it has an old version of its function; counts exclude it
 	sliced        bool // it takes another part of the GPU's capacity than one of the GPU's slots
+	moveFailed    bool // its memory failed to move
 	sameFunction  link
-	idle          link
-	warm          link
 }
 
 // details holds the rarely used fields of an instance.
 type details struct {
 	capacity    int32         // capacity that it takes while it runs, if it is sliced
 	slice       float64       // its slice, if the slices of its function vary; 0: the function's
-	idleSince   time.Duration // when it became idle
 	prefetchEnd time.Duration // when its prefetched memory arrives
-	moveFailed  bool          // its memory failed to move
 	promised    int64         // bytes that it was promised, the least that it counts for
 	residual    int64         // bytes in addition to mem that stay on the GPU while mem is on the host
 }

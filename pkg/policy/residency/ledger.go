@@ -18,7 +18,7 @@ type ledger struct {
 	rows            rows
 	mayHaveObsolete bool // a GPU or a function was removed or changed its memory, so instances may be obsolete
 	sizesVary       bool // instances may count for other bytes than Function.Mem
-	slicesVary      bool // instances may have other slices than Function.Slice
+	hasSlices       bool // some functions or instances have slices
 	finishes        int64
 	expires         bool          // some function has an Idle time
 	expiry          time.Duration // no idle instance expires before

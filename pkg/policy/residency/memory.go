@@ -21,9 +21,9 @@ type memory struct {
 // some GPU memory. It returns false if mem does not fit even then.
 func (m *memory) makeRoom(gpu int32, mem int64) bool {
 	for d := &m.gpus[gpu]; !d.fits(d.mem.used + mem); {
-		index := m.evict.first(d.warm, warmOf, m.config.NoHost)
+		index := m.evict.first(gpu, m.warm[gpu], m.config.NoHost)
 		if index == none && m.config.NoHost {
-			index = d.warm.head // evict even instances that are needed for a minimum
+			index = m.warm[gpu].first() // evict even instances that are needed for a minimum
 		}
 		switch {
 		case index == none:
@@ -31,7 +31,7 @@ func (m *memory) makeRoom(gpu int32, mem int64) bool {
 				return false
 			}
 			m.remove(index)
-		case m.config.NoHost || m.details[index].moveFailed:
+		case m.config.NoHost || m.instances[index].moveFailed:
 			m.remove(index)
 		default:
 			m.offload(index)
@@ -50,7 +50,7 @@ func (m *memory) offload(index int32) {
 // removeFirst removes the first idle instance of a GPU in eviction order. It returns false if
 // there is none to remove.
 func (m *memory) removeFirst(gpu int32) bool {
-	index := m.evict.first(m.gpus[gpu].idle, idleOf, true)
+	index := m.evict.first(gpu, m.idle[gpu], true)
 	if index == none {
 		return false
 	}
@@ -121,7 +121,7 @@ func (m *memory) Occupy(gpu int32, mem int64) {
 // memory and there is room. ready is the expected time of arrival.
 func (m *memory) Prefetch(function int32, ready time.Duration) (index int32, ok bool) {
 	f := &m.hot[function]
-	if warm, _ := m.rows.count(f); warm > 0 {
+	if f.warm > 0 {
 		return none, false
 	}
 	for gpu := range m.rows.each(f, kind(HostWarm), math.MaxInt) {
@@ -135,7 +135,7 @@ func (m *memory) Prefetch(function int32, ready time.Duration) (index int32, ok 
 		it.mem = m.memAfterReturn(index)
 		it.resident, it.stage, m.details[index].prefetchEnd = true, prefetching, ready
 		m.record(index, before)
-		m.link(index, m.details[index].idleSince)
+		m.link(index, it.idleSince)
 		return index, true
 	}
 	return none, false
@@ -153,7 +153,7 @@ func (m *memory) Recede(function int32) {
 	for gpu := range m.rows.each(f, kind(GPUWarm)|kind(HostWarm), math.MaxInt) {
 		first := len(idle)
 		for index := m.rows.on(f, gpu); index != none; index = m.instances[index].sameFunction.prev {
-			if m.movable(&m.gpus[gpu], &m.instances[index]) && !m.details[index].moveFailed {
+			if m.movable(&m.gpus[gpu], &m.instances[index]) && !m.instances[index].moveFailed {
 				idle = append(idle, index)
 			}
 		}
@@ -175,7 +175,7 @@ func (m *memory) Moved(index int32, to Start, ok bool) {
 	it := &m.instances[index]
 	switch {
 	case (it.stage == offloading || it.stage == receding) && to == HostWarm:
-		m.details[index].moveFailed = m.details[index].moveFailed || !ok // evictions stop it instead
+		it.moveFailed = it.moveFailed || !ok // evictions stop it instead
 		if it.stage == receding {
 			m.unlink(index)
 		}

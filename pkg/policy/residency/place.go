@@ -27,7 +27,6 @@ const Any = none
 type placement struct {
 	*ledger
 	evict eviction
-	ties  []Place // scratch
 }
 
 // Best returns the place for an invocation (R10): among the GPUs with a free slot and enough
@@ -82,25 +81,14 @@ func (p *placement) Cheapest(function int32) (at Place, loss float64, ok bool) {
 		if !found {
 			continue
 		}
-		if p.costsNothing(place, function) {
-			at, ok = place, true
-			break
-		}
-		p.ties = p.ties[:0]
-		for ; found && len(p.ties) < MaxConsidered; place, found = s.next() {
-			p.ties = append(p.ties, place)
-		}
-		loss = math.Inf(1)
-		for _, place := range p.ties {
-			l := 0.0
-			switch {
-			case place.Start != GPUWarm:
-				l = p.evict.loss(place.GPU, function, place.Start == Cold)
-			case len(p.ties) > 1:
-				l = p.evict.othersWorth(place.GPU, function, loss)
+		at, ok = place, true
+		loss = p.lossAt(place, function, math.Inf(1))
+		for n := 1; n < MaxConsidered && loss > 0; n++ {
+			if place, found = s.next(); !found {
+				break
 			}
-			if !ok || l < loss {
-				at, loss, ok = place, l, true
+			if l := p.lossAt(place, function, loss); l < loss {
+				at, loss = place, l
 			}
 		}
 	}
@@ -110,13 +98,13 @@ func (p *placement) Cheapest(function int32) (at Place, loss float64, ok bool) {
 	return at, loss, ok
 }
 
-// costsNothing reports whether an invocation of the function at that place costs other instances
-// nothing.
-func (p *placement) costsNothing(at Place, function int32) bool {
+// lossAt returns the loss of an invocation of the function at that place, or a part of it that is at
+// least enough (see Cheapest).
+func (p *placement) lossAt(at Place, function int32, enough float64) float64 {
 	if at.Start == GPUWarm {
-		return p.gpus[at.GPU].warm.head == none
+		return p.evict.othersWorth(at.GPU, function, enough)
 	}
-	return p.evict.loss(at.GPU, function, at.Start == Cold) == 0
+	return p.evict.loss(at.GPU, function, at.Start == Cold)
 }
 
 // Warm iterates over the GPUs that have an idle instance of the function with its memory there,
@@ -151,14 +139,14 @@ func (p *placement) kinds(function int32) kinds {
 // possibleKinds returns the kinds of start for which there is a GPU, even if the function is
 // capped.
 func (p *placement) possibleKinds(function int32) (of kinds) {
-	warm, host := p.rows.count(&p.hot[function])
-	if warm > 0 {
+	f := &p.hot[function]
+	if f.warm > 0 {
 		of |= kind(GPUWarm)
 	}
-	if host > 0 {
+	if f.host > 0 {
 		of |= kind(HostWarm)
 	}
-	if warm+host < len(p.gpus) {
+	if int(f.warm+f.host) < len(p.gpus) {
 		of |= kind(Cold)
 	}
 	return of
@@ -187,8 +175,7 @@ func (p *placement) Blocked(function int32, waiting int32) bool {
 	if !p.Capped(function) && n.pending == 0 && (n.starting == 0 || n.starting < waiting) {
 		return false
 	}
-	warm, host := p.rows.count(&p.hot[function])
-	return warm+host == 0
+	return p.hot[function].warm+p.hot[function].host == 0
 }
 
 // Fits reports whether any GPU can ever hold an instance of the function. While there is no GPU,
@@ -215,12 +202,11 @@ func (p *placement) Room(gpu, function int32) bool {
 
 // room implements Room, except for the limits of the function's tenant.
 func (p *placement) room(gpu int32, f *hotFields) bool {
-	d := &p.gpus[gpu]
-	slice := f.slice
-	if p.slicesVary {
-		slice = p.sliceOf(f, p.rows.on(f, gpu))
+	if !p.hasSlices && !p.sizesVary {
+		return p.freeMem.of(gpu) >= f.mem // without a look at the GPU, because a search visits many
 	}
-	if d.used+d.capacityFor(slice) > d.capacity {
+	d := &p.gpus[gpu]
+	if d.used+d.capacityFor(p.sliceOf(f, p.rows.on(f, gpu))) > d.capacity {
 		return false
 	}
 	if d.limit == 0 {
@@ -444,7 +430,11 @@ func (s *search) nextPage() bool {
 			continue
 		}
 		s.p.visits++
-		s.warm, s.host = s.p.rows.bits(s.f, s.page)
+		if s.kinds == kind(GPUWarm) {
+			s.warm = s.p.rows.warm(s.f, s.page)
+		} else {
+			s.warm, s.host = s.p.rows.bits(s.f, s.page)
+		}
 		if s.word = open.words[s.page] & s.kinds.choose(s.warm, s.host); s.word != 0 {
 			return true
 		}

@@ -33,8 +33,8 @@ func (p *Pool) SetFunction(function int32, f Function) {
 	}
 	p.specs[function], n.retired = f, false
 	counted := max(f.Mem, f.MeasuredMem, n.leastMem)
-	p.sizesVary = p.sizesVary || counted > f.Mem
-	p.hot[function] = hotFields{duration: f.Duration, mem: f.Mem, countedMem: counted, slice: f.Slice, max: int32(f.Max), row: p.hot[function].row, tenant: f.Tenant}
+	p.sizesVary, p.hasSlices = p.sizesVary || counted > f.Mem, p.hasSlices || f.Slice > 0
+	p.hot[function] = hotFields{duration: f.Duration, mem: f.Mem, countedMem: counted, slice: f.Slice, max: int32(f.Max), rowHead: p.hot[function].rowHead, tenant: f.Tenant}
 	p.guard(function)
 	if f.Idle > 0 {
 		p.expiry, p.expires = 0, true
@@ -90,7 +90,7 @@ func (p *Pool) Retire(function int32) {
 // SetSlice sets the slice of an instance (see Function.Slice), from its next invocation on.
 func (p *Pool) SetSlice(index int32, slice float64) {
 	p.details[index].slice = slice
-	p.slicesVary = true
+	p.hasSlices = true
 	p.touch(none, p.instances[index].gpu)
 }
 
@@ -130,7 +130,8 @@ func (p *Pool) CancelStarts(function int32) {
 // once, and of bytes of memory; 0 bytes mean no limit.
 func (p *Pool) SetGPU(gpu int32, slots int, mem int64) {
 	for int(gpu) >= len(p.gpus) {
-		p.gpus = append(p.gpus, device{idle: list{none, none}, warm: list{none, none}, class: none})
+		p.gpus, p.idle = append(p.gpus, device{class: none}), append(p.idle, nil)
+		p.warm, p.firstWarm = append(p.warm, nil), append(p.firstWarm, [2]int32{none, none})
 		p.rows.widen(p.hot)
 	}
 	d := &p.gpus[gpu]
@@ -155,8 +156,8 @@ func (p *Pool) CloseGPU(gpu int32) {
 
 // Clear removes all idle instances of a GPU.
 func (p *Pool) Clear(gpu int32) {
-	for index := p.gpus[gpu].idle.head; index != none; index = p.gpus[gpu].idle.head {
-		p.remove(index)
+	for len(p.idle[gpu]) > 0 {
+		p.remove(p.idle[gpu][0].index)
 	}
 }
 
@@ -206,7 +207,7 @@ func (p *Pool) Adopt(id ID, function, gpu int32, found Found, now time.Duration)
 	case !found.Pinned:
 		p.link(index, now)
 	case !found.Starting:
-		extra.idleSince = now
+		it.idleSince = now
 	}
 	if p.obsolete(it) {
 		p.remove(index)
@@ -287,7 +288,7 @@ func (p *Pool) Started(index int32, now time.Duration) {
 	switch {
 	case wasLaunching:
 	case it.pinned:
-		p.details[index].idleSince = now
+		it.idleSince = now
 	default:
 		p.becomeIdle(index, now)
 	}
@@ -394,7 +395,7 @@ func (p *Pool) End(index int32, now time.Duration) {
 	case !it.pinned:
 		p.becomeIdle(index, now)
 	default:
-		if p.details[index].idleSince = now; p.Obsolete(index) {
+		if it.idleSince = now; p.Obsolete(index) {
 			p.remove(index)
 		}
 	}
@@ -418,7 +419,7 @@ func (p *Pool) expire(now time.Duration) {
 		if idle == 0 || !it.isIdle() || p.neededForMin(it.function) {
 			continue
 		}
-		if since := p.details[i].idleSince; now-since >= idle {
+		if since := it.idleSince; now-since >= idle {
 			p.remove(int32(i))
 		} else {
 			p.expiry = min(p.expiry, since+idle)
@@ -444,7 +445,7 @@ func (p *Pool) Instances() []InstanceStatus {
 		if it.stage == vacant {
 			continue
 		}
-		s := InstanceStatus{Instance: p.Instance(int32(i)), Function: it.function, GPU: it.gpu, InFlight: int(it.inFlight), Since: p.details[i].idleSince,
+		s := InstanceStatus{Instance: p.Instance(int32(i)), Function: it.function, GPU: it.gpu, InFlight: int(it.inFlight), Since: it.idleSince,
 			State: [...]string{ready: "idle", queued: "waits for room", starting: "starting", launching: "starting", offloading: "offloading",
 				prefetching: "prefetching", receding: "offloading", stopping: "stopping", lost: "lost"}[it.stage]}
 		if it.resident && it.stage != queued {

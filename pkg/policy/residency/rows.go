@@ -74,10 +74,17 @@ type rows struct {
 
 // table is the row of a function if there are more than 64 GPUs.
 type table struct {
-	pages      []int32     // by GPU / 64: index in rows.pages, or 0 if the function never had an idle instance there
-	bits       []pageBits  // by GPU / 64: in place of the heads of the pages, so that a search reads them in sequence
+	pages []int32 // by GPU / 64: index in rows.pages, or 0 if the function never had an idle instance there
+	// warm and host have the bits of each page, in place of the heads of the pages: a search reads them in
+	// sequence, and often only one of them.
+	warm, host []uint64
 	nonEmpty   [4][]uint64 // by kinds of start other than Cold (kinds >> 1): a bit for each page with a GPU that offers one of them
-	warm, host int         // GPUs where the memory is on the GPU, and on the host
+}
+
+// rowHead is the part of a function's row that hotFields holds.
+type rowHead struct {
+	row        int32 // index of its page or number of its table in rows; 0 for none
+	warm, host int32 // number of GPUs where the memory of the instance is on the GPU, and on the host
 }
 
 const (
@@ -121,11 +128,10 @@ func (r *rows) widen(functions []hotFields) {
 			f.row = r.newPage(page[:pageHead], page[pageHead:])
 		case old.flat():
 			page := f.row
-			warm, host := r.head(page)
+			warm, host := r.heads(page)
 			f.row = r.newTable()
 			t := &r.tables[f.row]
-			t.pages[0], t.warm, t.host = page, bits.OnesCount64(warm), bits.OnesCount64(host)
-			t.bits[0] = pageBits{warm, host}
+			t.pages[0], t.warm[0], t.host[0] = page, warm, host
 			t.mark(0, warm, host)
 		default:
 			t := &r.tables[f.row]
@@ -149,7 +155,8 @@ func (r *rows) newTable() int32 {
 func (t *table) grow(gpus int) {
 	pages := (gpus + pageGPUs - 1) / pageGPUs
 	t.pages = append(t.pages, make([]int32, pages-len(t.pages))...)
-	t.bits = append(t.bits, make([]pageBits, pages-len(t.bits))...)
+	t.warm = append(t.warm, make([]uint64, pages-len(t.warm))...)
+	t.host = append(t.host, make([]uint64, pages-len(t.host))...)
 	for i := range t.nonEmpty {
 		t.nonEmpty[i] = append(t.nonEmpty[i], make([]uint64, (pages+63)/64-len(t.nonEmpty[i]))...)
 	}
@@ -173,22 +180,27 @@ func (r *rows) page(f *hotFields, page int) int32 {
 	return r.tables[f.row].pages[page]
 }
 
-// pageBits holds the GPUs of a page where the memory of an idle instance is on the GPU, and those
-// where it is on the host.
-type pageBits struct{ warm, host uint64 }
-
 // bits returns the GPUs of a page of a function's row where the memory of an idle instance is on
 // the GPU, and those where it is on the host.
 func (r *rows) bits(f *hotFields, page int) (warm, host uint64) {
 	if f.row == 0 || r.flat() {
-		return r.head(f.row)
+		return r.heads(f.row)
 	}
-	b := &r.tables[f.row].bits[page]
-	return b.warm, b.host
+	t := &r.tables[f.row]
+	return t.warm[page], t.host[page]
 }
 
-// head returns the bits in the head of a page.
-func (r *rows) head(page int32) (warm, host uint64) {
+// warm returns the first result of bits.
+func (r *rows) warm(f *hotFields, page int) (warm uint64) {
+	if f.row == 0 || r.flat() {
+		warm, _ = r.heads(f.row)
+		return warm
+	}
+	return r.tables[f.row].warm[page]
+}
+
+// heads returns the bits in the head of a page.
+func (r *rows) heads(page int32) (warm, host uint64) {
 	if page == 0 {
 		return 0, 0
 	}
@@ -231,30 +243,16 @@ func (r *rows) set(f *hotFields, gpu, instance int32, resident bool) {
 	default:
 		host |= 1 << at
 	}
+	f.warm += int32(bits.OnesCount64(warm) - bits.OnesCount64(wasWarm))
+	f.host += int32(bits.OnesCount64(host) - bits.OnesCount64(wasHost))
 	if r.flat() {
 		head := r.pages[page:][:pageHead]
 		head[0], head[1], head[2], head[3] = int32(warm), int32(warm>>32), int32(host), int32(host>>32)
 	} else {
 		t := &r.tables[f.row]
-		t.warm += bits.OnesCount64(warm) - bits.OnesCount64(wasWarm)
-		t.host += bits.OnesCount64(host) - bits.OnesCount64(wasHost)
-		t.bits[n] = pageBits{warm, host}
+		t.warm[n], t.host[n] = warm, host
 		t.mark(n, warm, host)
 	}
-}
-
-// count returns the number of GPUs where the memory of a function's idle instance is on the GPU,
-// and of those where it is on the host.
-func (r *rows) count(f *hotFields) (warm, host int) {
-	switch {
-	case f.row == 0:
-		return 0, 0
-	case r.flat():
-		w, h := r.head(f.row)
-		return bits.OnesCount64(w), bits.OnesCount64(h)
-	}
-	t := &r.tables[f.row]
-	return t.warm, t.host
 }
 
 // nonEmptyPages returns a bit for each page of a function's row with a GPU that offers one of the

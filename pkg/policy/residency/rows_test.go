@@ -48,7 +48,7 @@ func TestRows(t *testing.T) {
 					t.Fatalf("instance of function %d on GPU %d: got %d, want %d", f, gpu, got, c.instance)
 				}
 			}
-			warm, host := r.count(&functions[f])
+			warm, host := int(functions[f].warm), int(functions[f].host)
 			if warm != len(on[1]) || host != len(on[0]) ||
 				!slices.Equal(slices.Collect(r.each(&functions[f], kind(GPUWarm), math.MaxInt)), on[1]) ||
 				!slices.Equal(slices.Collect(r.each(&functions[f], kind(HostWarm), math.MaxInt)), on[0]) {

@@ -197,7 +197,7 @@ func (m *memory) makeTenantRoom(function int32, mem int64, instances int, spare 
 			break
 		}
 		it := &m.instances[index]
-		if m.config.NoHost || m.details[index].moveFailed || !m.movable(&m.gpus[it.gpu], it) {
+		if m.config.NoHost || it.moveFailed || !m.movable(&m.gpus[it.gpu], it) {
 			m.remove(index)
 		} else {
 			m.offload(index)

@@ -207,15 +207,6 @@ func (w *twin) best(function, only, except int32) (at Place, loss float64, ok bo
 		running  int
 	}
 	var least key
-	var ties int
-	for g := range int32(len(w.slots)) {
-		if start, _ := w.lookUp(function, g); w.room(g, function) && (ties == 0 || d[start] <= least.duration) {
-			if d[start] < least.duration {
-				ties = 0
-			}
-			ties, least.duration = ties+1, d[start]
-		}
-	}
 	for g := range int32(len(w.slots)) {
 		if !w.room(g, function) || g == except || only != Any && g != only {
 			continue
@@ -223,7 +214,7 @@ func (w *twin) best(function, only, except int32) (at Place, loss float64, ok bo
 		start, _ := w.lookUp(function, g)
 		k := key{d[start], 0, len(w.containersOn(g, running))}
 		if w.config.Worth != nil {
-			k.loss = w.loss(g, function, start, ties)
+			k.loss = w.loss(g, function, start)
 		}
 		if !ok || cmp.Or(cmp.Compare(k.duration, least.duration), cmp.Compare(k.loss, least.loss), cmp.Compare(k.running, least.running)) < 0 {
 			at, least, ok = Place{GPU: g, Start: start}, k, true
@@ -234,10 +225,10 @@ func (w *twin) best(function, only, except int32) (at Place, loss float64, ok bo
 
 // loss returns the worth of the evicted containers or, for a gpu-warm start, of the containers
 // that would be unused meanwhile.
-func (w *twin) loss(gpu, function int32, start Start, ties int) (worth float64) {
+func (w *twin) loss(gpu, function int32, start Start) (worth float64) {
 	mem := w.config.Function[function].Mem
 	switch {
-	case start == GPUWarm && (ties == 1 || w.config.Mem == 0):
+	case start == GPUWarm && w.config.Mem == 0:
 	case start == GPUWarm:
 		for _, b := range w.containersOn(gpu, func(b *container) bool { return movable(b) && b.function != function }) {
 			worth += w.worth(b, false)
