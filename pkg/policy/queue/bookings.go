@@ -11,24 +11,25 @@ import (
 // computes how long a further booking of a GPU would have to wait.
 type bookings struct {
 	gpus      []gpuBookings
+	booked    [][]booking          // by GPU: its bookings, in the order in which they were added
 	runningOn [][]int32            // by function: GPU of each invocation in flight
-	booked    []int32              // by function: number of booked invocations
+	bookedOf  []int32              // by function: number of booked invocations
 	bookedOn  [][]int32            // by function: GPUs with a booking of it, ascending
 	overdue   heap                 // GPUs with bookings, by overdueAt
 	changed   []int32              // GPUs with bookings that may be stale
 	removed   func(function int32) // called before a booked invocation is removed
 }
 
-// gpuBookings holds the bookings of a GPU, and the invocations in flight on it.
+// gpuBookings holds the invocations in flight on a GPU, and what wait computes from them and from the
+// bookings. It fits in a cache line, because a decision compares many GPUs.
 type gpuBookings struct {
 	running   []runningInvocation
-	found     int           // index in running of the last one that find found
+	found     int32         // index in running of the last one that find found
 	stale     bool          // running has changed, and the next three fields have not been updated
 	overdueAt time.Duration // earliest time at which an invocation in running becomes overdue; Never if running is empty
 	soonest   time.Duration // earliest expected end of those in running that are not late; Never if there are none
 	lastLate  time.Duration // latest start of those in running that are late; -Never if there are none
 	backlog   time.Duration // sum of the execution times of all booked invocations
-	booked    []booking     // in the order in which they were added
 }
 
 // booking stands for count invocations of one function with equal execution times that were booked one
@@ -50,8 +51,9 @@ type runningInvocation struct {
 
 func (b *bookings) grow(functions, gpus int) {
 	b.overdue.grow(gpus)
-	b.gpus = grown(b.gpus, gpus)
-	b.runningOn, b.booked, b.bookedOn = grown(b.runningOn, functions), grown(b.booked, functions), grown(b.bookedOn, functions)
+	b.gpus, b.booked = grown(b.gpus, gpus), grown(b.booked, gpus)
+	b.runningOn, b.bookedOn = grown(b.runningOn, functions), grown(b.bookedOn, functions)
+	b.bookedOf = grown(b.bookedOf, functions)
 }
 
 // addRun records that an invocation of a function is in flight.
@@ -87,8 +89,8 @@ func (b *bookings) setEnd(r *run) {
 // constant time each.
 func (m *gpuBookings) find(id int64) *runningInvocation {
 	for n := len(m.running); n > 0; n-- {
-		if m.found--; m.found < 0 || m.found >= len(m.running) {
-			m.found = len(m.running) - 1
+		if m.found--; m.found < 0 || int(m.found) >= len(m.running) {
+			m.found = int32(len(m.running) - 1)
 		}
 		if m.running[m.found].id == id {
 			return &m.running[m.found]
@@ -101,7 +103,7 @@ func (m *gpuBookings) find(id int64) *runningInvocation {
 // whose expected ends all change is examined once.
 func (b *bookings) change(gpu int32) {
 	m := &b.gpus[gpu]
-	if !m.stale && len(m.booked) > 0 {
+	if !m.stale && len(b.booked[gpu]) > 0 {
 		b.changed = append(b.changed, gpu)
 	}
 	m.stale = true
@@ -125,8 +127,8 @@ func (b *bookings) update(gpu int32) {
 
 // updateHeap updates the entry of a GPU in overdue.
 func (b *bookings) updateHeap(gpu int32) {
-	if m := &b.gpus[gpu]; len(m.booked) > 0 {
-		b.overdue.set(gpu, key{a: int64(m.overdueAt)})
+	if len(b.booked[gpu]) > 0 {
+		b.overdue.set(gpu, key{a: int64(b.gpus[gpu].overdueAt)})
 	} else {
 		b.overdue.remove(gpu)
 	}
@@ -158,29 +160,30 @@ func (b *bookings) wait(gpu int32, now time.Duration) time.Duration {
 
 // add books a GPU for an invocation of a function with the execution time warm.
 func (b *bookings) add(gpu, f int32, warm time.Duration) {
-	m := &b.gpus[gpu]
-	if last := len(m.booked) - 1; last >= 0 && m.booked[last].function == f && m.booked[last].warm == warm {
-		m.booked[last].count++
+	booked := &b.booked[gpu]
+	if last := len(*booked) - 1; last >= 0 && (*booked)[last].function == f && (*booked)[last].warm == warm {
+		(*booked)[last].count++
 	} else {
-		m.booked = append(m.booked, booking{f, 1, warm})
+		*booked = append(*booked, booking{f, 1, warm})
 	}
-	m.backlog += warm
-	b.booked[f]++
+	b.gpus[gpu].backlog += warm
+	b.bookedOf[f]++
 	b.bookedOn[f] = withMember(b.bookedOn[f], gpu, true)
 	b.updateHeap(gpu)
 }
 
 // remove removes one invocation from booking i of a GPU.
 func (b *bookings) remove(gpu int32, i int) {
-	m := &b.gpus[gpu]
-	x := &m.booked[i]
+	booked := &b.booked[gpu]
+	x := &(*booked)[i]
 	f := x.function
 	b.removed(f)
-	b.booked[f]--
-	m.backlog -= x.warm
+	b.bookedOf[f]--
+	b.gpus[gpu].backlog -= x.warm
 	if x.count--; x.count == 0 {
-		m.booked = slices.Delete(m.booked, i, i+1)
-		b.bookedOn[f] = withMember(b.bookedOn[f], gpu, slices.ContainsFunc(m.booked, func(x booking) bool { return x.function == f }))
+		*booked = slices.Delete(*booked, i, i+1)
+		others := slices.ContainsFunc(*booked, func(x booking) bool { return x.function == f })
+		b.bookedOn[f] = withMember(b.bookedOn[f], gpu, others)
 		b.updateHeap(gpu)
 	}
 }
@@ -188,12 +191,11 @@ func (b *bookings) remove(gpu int32, i int) {
 // limit removes booked invocations of a function until at most n remain: the last ones of the GPU with the highest number
 // first.
 func (b *bookings) limit(f, n int32) {
-	for b.booked[f] > n {
+	for b.bookedOf[f] > n {
 		gpu := b.bookedOn[f][len(b.bookedOn[f])-1]
-		m := &b.gpus[gpu]
-		for i := len(m.booked) - 1; i >= 0 && b.booked[f] > n; i-- {
-			if m.booked[i].function == f {
-				for count := m.booked[i].count; count > 0 && b.booked[f] > n; count-- {
+		for i := len(b.booked[gpu]) - 1; i >= 0 && b.bookedOf[f] > n; i-- {
+			if b.booked[gpu][i].function == f {
+				for count := b.booked[gpu][i].count; count > 0 && b.bookedOf[f] > n; count-- {
 					b.remove(gpu, i)
 				}
 			}
@@ -203,8 +205,8 @@ func (b *bookings) limit(f, n int32) {
 
 // gpuRemoved removes all bookings of a GPU. The policy then decides about their invocations again.
 func (b *bookings) gpuRemoved(gpu int32) {
-	for m := &b.gpus[gpu]; len(m.booked) > 0; {
-		b.remove(gpu, len(m.booked)-1)
+	for len(b.booked[gpu]) > 0 {
+		b.remove(gpu, len(b.booked[gpu])-1)
 	}
 }
 
@@ -222,7 +224,7 @@ func (b *bookings) removeOverdue(now time.Duration) {
 // it extends invocations that are overdue by a changed end, so that the time is not in the past.
 func (b *bookings) wake(now time.Duration) time.Duration {
 	for _, gpu := range b.changed {
-		if m := &b.gpus[gpu]; m.stale && len(m.booked) > 0 {
+		if b.gpus[gpu].stale && len(b.booked[gpu]) > 0 {
 			b.extend(gpu, now)
 		}
 	}

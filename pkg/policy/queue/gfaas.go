@@ -151,14 +151,14 @@ func (o *gfaas) activated(now time.Duration, f int32, afresh bool) {
 func (o *gfaas) changed(f int32) {
 	o.restoreAllReady()
 	for g := range o.gpus {
-		if len(o.gpus[g].booked) > 0 {
+		if len(o.booked[g]) > 0 {
 			o.touch(none, int32(g))
 		}
 	}
 	o.mqfq.changed(f)
 	o.longest.raise(f, o.flows[f].charge)
 	o.extraLead = o.slots * o.longest.each[1]
-	if o.booked[f] > 0 && slices.ContainsFunc(o.runningOn[f], func(gpu int32) bool { return !o.engine.pool.Serves(f, gpu) }) {
+	if o.bookedOf[f] > 0 && slices.ContainsFunc(o.runningOn[f], func(gpu int32) bool { return !o.engine.pool.Serves(f, gpu) }) {
 		o.limit(f, 0) // its bookings are for instances of an old version
 	}
 }
@@ -204,7 +204,7 @@ func (o *gfaas) next(now time.Duration, c *choice) bool {
 			break
 		}
 		f := it.function
-		for o.booked[f] < o.queues.queues[f].len {
+		for o.bookedOf[f] < o.queues.queues[f].len {
 			at, loss, ok := o.engine.pool.Cheapest(f)
 			if ok && !o.book(now, f, at, loss) {
 				found = c.on(f, at, shortestExpected, o.unit.ms(it.key.b))
@@ -215,7 +215,7 @@ func (o *gfaas) next(now time.Duration, c *choice) bool {
 		}
 		switch {
 		case found:
-		case o.booked[f] >= o.queues.queues[f].len:
+		case o.bookedOf[f] >= o.queues.queues[f].len:
 			o.allBooked.set(f, o.index(f))
 			o.ready.remove(f)
 		default:
@@ -258,12 +258,12 @@ func (o *gfaas) released(f int32) {
 // nextBookedOn implements nextBooked for one GPU. It drops the bookings of functions without a
 // suitable instance there.
 func (o *gfaas) nextBookedOn(gpu int32, c *choice) (found bool) {
-	pool, m := o.engine.pool, &o.gpus[gpu]
-	if len(m.booked) == 0 || !pool.Free(gpu) {
+	pool := o.engine.pool
+	if len(o.booked[gpu]) == 0 || !pool.Free(gpu) {
 		return false
 	}
-	for i := 0; i < len(m.booked); i++ {
-		f := m.booked[i].function
+	for i := 0; i < len(o.booked[gpu]); i++ {
+		f := o.booked[gpu][i].function
 		if !o.ready.has(f) && !o.allBooked.has(f) {
 			continue // throttled
 		}
@@ -273,7 +273,7 @@ func (o *gfaas) nextBookedOn(gpu int32, c *choice) (found bool) {
 			return c.on(f, at, bookedGPUFree, 0)
 		}
 		if !slices.Contains(o.runningOn[f], gpu) || !pool.Serves(f, gpu) {
-			for n := m.booked[i].count; n > 0; n-- {
+			for n := o.booked[gpu][i].count; n > 0; n-- {
 				o.bookings.remove(gpu, i)
 			}
 			i--
@@ -314,7 +314,7 @@ func (o *gfaas) deactivated(f int32) {
 }
 
 func (o *gfaas) reason(f int32) reason.Reason {
-	if o.booked[f] > 0 {
+	if o.bookedOf[f] > 0 {
 		return reason.New(waitingForMemory)
 	}
 	return o.mqfq.reason(f)
