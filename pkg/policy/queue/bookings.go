@@ -26,6 +26,7 @@ type gpuBookings struct {
 	running   []runningInvocation
 	found     int32         // index in running of the last one that find found
 	stale     bool          // running has changed, and the next three fields have not been updated
+	moved     bool          // while stale: setEnd has changed an expected end
 	overdueAt time.Duration // earliest time at which an invocation in running becomes overdue; Never if running is empty
 	soonest   time.Duration // earliest expected end of those in running that are not late; Never if there are none
 	lastLate  time.Duration // latest start of those in running that are late; -Never if there are none
@@ -83,6 +84,7 @@ func (b *bookings) setEnd(r *run) {
 	}
 	u.planned, u.expectedEnd, u.late = r.expectedEnd, r.expectedEnd, false
 	b.change(r.gpu)
+	m.moved = true
 }
 
 // find returns an invocation in flight, or nil. Calls for the invocations of an instance, the newest first, take
@@ -112,7 +114,7 @@ func (b *bookings) change(gpu int32) {
 // update computes overdueAt, soonest and lastLate of a GPU from its invocations in flight.
 func (b *bookings) update(gpu int32) {
 	m := &b.gpus[gpu]
-	m.stale, m.overdueAt, m.soonest, m.lastLate = false, Never, Never, -Never
+	m.stale, m.moved, m.overdueAt, m.soonest, m.lastLate = false, false, Never, Never, -Never
 	for i := range m.running {
 		u := &m.running[i]
 		m.overdueAt = min(m.overdueAt, u.overdueAt())
@@ -221,11 +223,15 @@ func (b *bookings) removeOverdue(now time.Duration) {
 }
 
 // wake returns the earliest time at which an invocation becomes overdue on a GPU with bookings, or Never. Before that,
-// it extends invocations that are overdue by a changed end, so that the time is not in the past.
+// it extends invocations that are overdue by a changed end, so that their GPUs keep their bookings (R26).
 func (b *bookings) wake(now time.Duration) time.Duration {
 	for _, gpu := range b.changed {
-		if b.gpus[gpu].stale && len(b.booked[gpu]) > 0 {
+		switch m := &b.gpus[gpu]; {
+		case !m.stale || len(b.booked[gpu]) == 0:
+		case m.moved:
 			b.extend(gpu, now)
+		default:
+			b.update(gpu)
 		}
 	}
 	b.changed = b.changed[:0]

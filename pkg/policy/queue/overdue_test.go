@@ -70,6 +70,45 @@ func TestOverdue(t *testing.T) {
 	}
 }
 
+// TestOverdueAsAnotherEnds lets an invocation wait for a busy GPU, where one invocation becomes overdue in the nanosecond
+// in which another one ends. The waiting invocation must start on another GPU.
+func TestOverdueAsAnotherEnds(t *testing.T) {
+	const ms = time.Millisecond
+	p, err := queue.New(queue.Config{Policy: "gfaas", Pool: residency.Unlimited, Options: queue.Defaults()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var now time.Duration
+	runs := map[int64]queue.Action{}
+	step := func(at time.Duration, events ...queue.Event) {
+		now = at
+		for _, a := range p.Step(now, events, nil) {
+			if a.Kind == queue.Run {
+				runs[a.ID] = a
+			}
+		}
+	}
+	arrival := func(function int32, id int64) queue.Event { return &queue.Arrived{Function: function, ID: id, At: now} }
+	ends := func(id int64) queue.Event {
+		return &queue.Completed{Execution: queue.Execution{Instance: runs[id].Instance, ID: id, Executed: 1000 * ms}}
+	}
+	step(0, &queue.GPUSet{Slots: 2},
+		&queue.FunctionSet{Spec: queue.Function{Warm: 1000 * ms, Load: 500 * ms, Cold: 2500 * ms, Weight: 1}},
+		&queue.FunctionSet{Function: 1, Spec: queue.Function{Warm: 1000 * ms, Cold: 2000 * ms, Weight: 1}})
+	step(0, arrival(0, 1))
+	now = 2500 * ms
+	step(now, ends(1), arrival(0, 2), arrival(1, 3))
+	now = 3000 * ms
+	step(now, &queue.GPUSet{GPU: 1, Slots: 1}, arrival(0, 4))
+	if len(runs) != 3 || runs[2].GPU != 0 || runs[3].GPU != 0 {
+		t.Fatalf("executions: got %+v, want those of invocations 1, 2 and 3 on GPU 0", runs)
+	}
+	step(4500*ms+1, ends(3))
+	if got := runs[4]; got.ID != 4 || got.GPU != 1 {
+		t.Errorf("execution of invocation 4: got %+v, want one on GPU 1 as soon as invocation 2 is overdue", got)
+	}
+}
+
 // TestWaitsForLateWork sends an invocation to a function whose instance is full of streams that began one after another
 // and do not end. The invocation must start the second instance after about the time that this start takes, or twice
 // the usual duration if that is longer.
