@@ -139,10 +139,12 @@ func TestDeviceRefused(t *testing.T) {
 func TestExit(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
+	var waits atomic.Bool
 	never := make(chan struct{})
 	t.Cleanup(func() { close(never) })
 	f.page = func(m *member) bool {
 		if m.hello.Device == 2 {
+			waits.Store(true)
 			<-never
 		}
 		return m.hello.Device == 2
@@ -151,6 +153,7 @@ func TestExit(t *testing.T) {
 	p := f.run(f.env(3), "check/ends", "exit")
 	f.member(0).alwaysGrant()
 	f.member(1).awaitRequest()
+	f.eventually("the third thread allocates", waits.Load) // before the exit, which makes later allocations fail
 	fmt.Fprintln(p.in)
 	f.eventually("the program has ended", p.exited)
 	if err := p.wait(); err != nil || p.out.String() != "done\n" || p.errout.String() != "" {
