@@ -388,7 +388,7 @@ const lastWords = 2 * time.Second
 func (a *Attempt) learn(executed time.Duration, others float64) {
 	f := a.d.functions[a.function.number]
 	if f == nil || a.on.outdated() || a.on.state != instanceReady ||
-		len(a.on.attempts) > 0 && (!f.sharesInstance() || a.found == residency.HostWarm) {
+		len(a.on.attempts) > 0 && (!f.forecast().shares || a.found == residency.HostWarm) {
 		return
 	}
 	if a.found == residency.HostWarm {

@@ -46,31 +46,6 @@ const leastVariance = 0.25
 // usual returns how many times as long as one inference alone the measured calls took.
 func (d *durations) usual(slope float64) float64 { return 1 + slope*d.line.others }
 
-// sharesInstance reports whether calls of the function execute together on an instance, in batches that its server
-// forms.
-func (f *Function) sharesInstance() bool {
-	return f.definition.Inflight > 1 && f.definition.Batcher == nil
-}
-
-// batchSlope returns how much longer an inference takes for each further one in its batch: according to the
-// profile, or else to measurements, or else to the given costs. It is 0 if that is unknown or there are no batches.
-// Locked.
-func (f *Function) batchSlope() float64 {
-	if f.definition.MaxBatch() <= 1 {
-		return 0
-	}
-	known := f.d.settings.Costs[f.name]
-	switch {
-	case f.fixedCosts():
-		return known.BatchSlope
-	case f.profileSlope != nil:
-		return *f.profileSlope
-	case f.costs.fitted:
-		return f.costs.slope
-	}
-	return known.BatchSlope
-}
-
 // readProfileSlope finds the slope in the profile, on the first GPU for whose model it has several batch sizes. Locked.
 func (f *Function) readProfileSlope() {
 	f.profileSlope = nil
@@ -90,12 +65,13 @@ func (a *Attempt) Inferences(n int) {
 	defer a.d.mu.Unlock()
 	a.inferences = n
 	f := a.function
-	slope := f.batchSlope()
+	c := f.forecast()
+	slope := c.slope()
 	if slope == 0 || a.state != attemptRuns {
 		return
 	}
 	times := 1 + slope*float64(n-1)
-	if !f.fixedCosts() {
+	if !c.fixed {
 		times /= f.costs.usual(slope)
 	}
 	if math.Abs(times-1) > 0.1 {
@@ -115,7 +91,7 @@ func (a *Attempt) others() float64 {
 	switch {
 	case a.inferences > 1:
 		return float64(a.inferences - 1)
-	case !a.function.sharesInstance():
+	case !a.function.forecast().shares:
 		return 0
 	}
 	a.on.countCalls()

@@ -190,8 +190,8 @@ func TestSlopeOfBatches(t *testing.T) {
 		d.Apply([]function.Function{batchFunction(c.inflight, c.batcher)})
 		f := d.Function("f")
 		f.costs.slope, f.costs.fitted = 0.5, c.fitted
-		if spec := f.newSpec(); math.Abs(f.batchSlope()-c.want) > 1e-9 || c.batcher == 0 && spec.BatchSlope != f.batchSlope() {
-			t.Errorf("%s: got %g, and %g for the policy, want %g", c.name, f.batchSlope(), spec.BatchSlope, c.want)
+		if spec := f.newSpec(); math.Abs(f.forecast().slope()-c.want) > 1e-9 || c.batcher == 0 && spec.BatchSlope != f.forecast().slope() {
+			t.Errorf("%s: got %g, and %g for the policy, want %g", c.name, f.forecast().slope(), spec.BatchSlope, c.want)
 		}
 		d.Close()
 	}

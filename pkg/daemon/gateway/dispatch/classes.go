@@ -79,10 +79,10 @@ func (f *Function) warmOn(gpu int32) time.Duration {
 // relearnClasses sends the function's durations on GPUs of each class to the policy, if one differs by
 // more than a tenth from the last one sent. Locked.
 func (f *Function) relearnClasses() {
-	fixed := f.fixedCosts()
+	fixed := f.forecast().fixed
 	for _, class := range slices.Sorted(maps.Keys(f.byClass)) {
 		c := f.byClass[class]
-		s := f.expect(&c.durations)
+		s := f.forecast().durations(&c.durations)
 		if c.sent == (queue.Function{}) && fixed || sameCosts(&s, &c.sent) {
 			continue
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
+	"github.com/gfaas/gfaas/pkg/trace"
 )
 
 // costs holds the measured costs of a function's calls.
@@ -101,35 +102,51 @@ func (f *Function) newSpec() queue.Function {
 	}
 	s.MeasuredMem = d.memory.required(f, s.Mem)
 	f.readProfileSlope()
-	expected := f.expect(nil)
-	s.Warm, s.Cold, s.Load, s.BatchSlope = expected.Warm, expected.Cold, expected.Load, f.sharedSlope()
+	c := f.forecast()
+	expected := c.durations(nil)
+	s.Warm, s.Cold, s.Load, s.BatchSlope = expected.Warm, expected.Cold, expected.Load, c.sharedSlope()
 	return s
 }
 
-// fixedCosts reports whether the function's costs are given and are not updated from measurements. Locked.
-func (f *Function) fixedCosts() bool {
-	_, given := f.d.settings.Costs[f.name]
-	return given && f.d.settings.FixedCosts
+// forecast predicts the durations of a function's calls from the given and the measured costs. Dispatcher.mu guards it.
+type forecast struct {
+	given   trace.Function // zero if none are given
+	known   bool           // costs are given
+	fixed   bool           // they are not updated from measurements
+	costs   *costs
+	profile *float64 // slope of batches according to the profile; nil if it has none
+	batches bool     // calls form batches
+	shares  bool     // calls execute together on an instance, in batches that its server forms
+	reload  bool     // instances keep no memory on the host, so each load is a start (R18)
 }
 
-// expect returns a spec that has only the expected durations: of a warm call, which is alone on its instance if it may
+// forecast returns the forecast of the durations of the function's calls. Locked.
+func (f *Function) forecast() forecast {
+	given, known := f.d.settings.Costs[f.name]
+	return forecast{
+		given: given, known: known, fixed: known && f.d.settings.FixedCosts, costs: &f.costs, profile: f.profileSlope,
+		batches: f.definition.MaxBatch() > 1, shares: f.definition.Inflight > 1 && f.definition.Batcher == nil,
+		reload: queue.OneAtATime(f.d.cfg.Policy.Policy),
+	}
+}
+
+// durations returns a spec that has only the expected durations: of a warm call, which is alone on its instance if it may
 // share it, of a cold call, and of loading parked memory. Unless it is nil, those measured on GPUs of a class take
-// precedence. Locked.
-func (f *Function) expect(class *durations) queue.Function {
-	known, given := f.d.settings.Costs[f.name]
-	if f.fixedCosts() {
-		return queue.Function{Warm: known.Warm, Cold: known.Cold, Load: known.Load}
+// precedence.
+func (c forecast) durations(class *durations) queue.Function {
+	if c.fixed {
+		return queue.Function{Warm: c.given.Warm, Cold: c.given.Cold, Load: c.given.Load}
 	}
 	warm, start, load := usualWarm, usualStart, usualLoad
-	if given {
-		warm, start, load = known.Warm, max(known.Cold-known.Warm, 0), known.Load
+	if c.known {
+		warm, start, load = c.given.Warm, max(c.given.Cold-c.given.Warm, 0), c.given.Load
 	}
-	for _, d := range []*durations{&f.costs.durations, class} {
+	for _, d := range []*durations{&c.costs.durations, class} {
 		if d == nil {
 			continue
 		}
 		if d.warm.n > 0 {
-			warm = time.Duration(float64(d.warm.value) / d.usual(f.sharedSlope()))
+			warm = time.Duration(float64(d.warm.value) / d.usual(c.sharedSlope()))
 		}
 		if d.start.n > 0 {
 			start = d.start.value
@@ -138,18 +155,33 @@ func (f *Function) expect(class *durations) queue.Function {
 			load = d.load.value
 		}
 	}
-	if queue.OneAtATime(f.d.cfg.Policy.Policy) { // instances keep no memory on the host, so each load is a start (R18)
+	if c.reload {
 		load = start
 	}
 	return queue.Function{Warm: warm, Cold: warm + max(start, load), Load: load}
 }
 
-// sharedSlope returns batchSlope if calls of the function execute together on an instance, and otherwise 0. Locked.
-func (f *Function) sharedSlope() float64 {
-	if !f.sharesInstance() {
+// slope returns how much longer an inference takes for each further one in its batch: according to the
+// profile, or else to measurements, or else to the given costs. It is 0 if that is unknown or there are no batches.
+func (c forecast) slope() float64 {
+	switch {
+	case !c.batches:
+		return 0
+	case c.fixed:
+	case c.profile != nil:
+		return *c.profile
+	case c.costs.fitted:
+		return c.costs.slope
+	}
+	return c.given.BatchSlope
+}
+
+// sharedSlope returns slope if calls execute together on an instance, and otherwise 0.
+func (c forecast) sharedSlope() float64 {
+	if !c.shares {
 		return 0
 	}
-	return f.batchSlope()
+	return c.slope()
 }
 
 // relearn sends the function's costs to the policy if a duration differs by more than a
@@ -157,10 +189,11 @@ func (f *Function) sharedSlope() float64 {
 func (f *Function) relearn() {
 	f.relearnClasses()
 	f.relearnShared()
-	s := f.expect(nil)
+	c := f.forecast()
+	s := c.durations(nil)
 	l := &f.d.memory
 	grown := slices.ContainsFunc(l.gpus, func(m gpuMemory) bool { return m.changed(l.required(f, f.spec.Mem), f.spec.MeasuredMem) })
-	slope := f.sharedSlope()
+	slope := c.sharedSlope()
 	fullest := func(slope float64) time.Duration { return queue.InBatch(s.Warm, slope, int(f.spec.Inflight)) }
 	if !grown && sameCosts(&s, &f.spec) && near(fullest(slope), fullest(f.spec.BatchSlope)) {
 		return

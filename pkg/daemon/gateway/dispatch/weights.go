@@ -55,7 +55,7 @@ func (d *Dispatcher) SetWeights(models []status.Model) {
 // relearnShared sends the policy the function's durations on each GPU that has its weights, if a start with
 // them was measured, and if one differs by more than a tenth from the last one sent. Locked.
 func (f *Function) relearnShared() {
-	if len(f.sentOn) == 0 && (weightsKey(&f.definition, 0) == weightsOn{} || f.costs.shared.n == 0) || f.fixedCosts() {
+	if len(f.sentOn) == 0 && (weightsKey(&f.definition, 0) == weightsOn{} || f.costs.shared.n == 0) || f.forecast().fixed {
 		return
 	}
 	for gpu := range int32(len(f.d.cfg.GPUs)) {
@@ -88,5 +88,5 @@ func (f *Function) sharedOn(gpu int32) queue.Function {
 	if on.start = on.shared; on.start.n == 0 {
 		on.start = f.costs.shared
 	}
-	return f.expect(&on)
+	return f.forecast().durations(&on)
 }
