@@ -78,7 +78,6 @@ CUresult ipc_open(struct range *g, unsigned slot, CUdeviceptr *out)
     }
     g->base = (CUdeviceptr)(uintptr_t)base + skip;
     g->view = view + skip;
-    g->span = bytes - skip;
     lost_watch(view, bytes);
     if (!range_add(g)) {
         unmap(g);
@@ -111,7 +110,7 @@ CUresult sim_cuIpcOpenMemHandle_v2(struct ctx *c, CUdeviceptr *pdptr, CUipcMemHa
         return CUDA_SUCCESS;
     }
     struct range g = {.size = h.size, .kind = R_IPC, .dev = c->dev, .ctx = c, .refs = 1, .serial = h.serial,
-                      .offset = h.offset};
+                      .offset = h.offset, .span = page_up(h.size)};
     return ipc_open(&g, h.slot, pdptr);
 }
 

@@ -333,6 +333,6 @@ CUresult sim_cuMemPoolImportPointer(struct ctx *c, CUdeviceptr *ptr_out, CUmemor
         in.pool.slot != p->slot || in.pool.id != p->id || !in.size || in.size > g_config.mem)
         return CUDA_ERROR_INVALID_VALUE;
     struct range g = {.size = in.size, .kind = R_IPC, .dev = p->dev, .ctx = c, .refs = 1, .flags = 1,
-                      .serial = p->serial, .offset = in.offset};
+                      .serial = p->serial, .offset = in.offset, .span = in.size};
     return ipc_open(&g, p->slot, ptr_out);
 }

@@ -332,8 +332,8 @@ void managed_place(struct range *r, CUdeviceptr p, size_t n, int where);
 bool managed_evict(struct device *d, size_t bytes);
 void managed_release(struct range *r);
 CUmemLocation managed_location(CUdevice dev); /* of a device number, as the calls before CUDA 13 pass it */
-/* Maps bytes of the process in that slot and adds the range, of which *g has what is known: the process's serial, and
- * offset and size of the bytes in its memory file. */
+/* Maps bytes of the process in that slot and adds them as a range. On entry, *g has the process's serial, the offset
+ * and the size of the bytes in its memory file, and the span of the range. */
 CUresult ipc_open(struct range *g, unsigned slot, CUdeviceptr *out);
 void ipc_release(struct range *r);
 

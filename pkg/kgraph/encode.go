@@ -95,7 +95,7 @@ func (r *Request) Encode() ([]byte, error) {
 		}
 		form.Kernels = append(form.Kernels, f)
 	}
-	return json.Marshal(form)
+	return json.Marshal(form, jsontext.AllowInvalidUTF8(true)) // as a request may have it
 }
 
 func (r *Request) argForm(a *Arg) object {

@@ -288,7 +288,7 @@ func pattern(n, period int) []float32 {
 	return out
 }
 
-func TestBuiltinPTX(t *testing.T) {
+func TestBuiltins(t *testing.T) {
 	if at := strings.IndexFunc(blasPTX(), func(r rune) bool { return r > unicode.MaxASCII }); at >= 0 {
 		t.Errorf("byte %d of the built-in PTX is not ASCII, want ASCII only, because ptxas refuses others even in comments", at)
 	}

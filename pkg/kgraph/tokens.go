@@ -22,8 +22,8 @@ func (t *tokens) fail(format string, args ...any) {
 	t.problems.add(BadRequest, string(t.dec.StackPointer()), format, args...)
 }
 
-// stop reports a problem at a place, after which nothing more can be read. For a JSON syntax error, offset is
-// that of Problem, and otherwise 0.
+// stop reports a problem at a place, after which nothing more can be read. offset becomes the offset of the
+// problem; it is 0 for errors other than those of syntax.
 func (t *tokens) stop(offset int64, where jsontext.Pointer, format string, args ...any) {
 	t.problems.add(BadRequest, string(where), format, args...)
 	t.problems[len(t.problems)-1].offset = offset
@@ -152,7 +152,7 @@ func (t *tokens) list(expected string, limit int, element func(i int)) bool {
 		}
 	}
 	t.token()
-	if i > limit {
+	if i > limit && !t.broken {
 		t.problems.add(TooLarge, string(t.dec.StackPointer()), "%d values, expected at most %d", i, limit)
 	}
 	return true

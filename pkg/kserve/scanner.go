@@ -13,6 +13,7 @@ type scanner struct {
 	text []byte
 }
 
+// newScanner returns a scanner of a text that is valid, so the decoder need not look for duplicate names.
 func newScanner(text []byte) scanner {
 	return scanner{jsontext.NewDecoder(bytes.NewBuffer(text), jsontext.AllowDuplicateNames(true)), text}
 }
@@ -29,8 +30,8 @@ func (s scanner) open(bracket jsontext.Kind) bool {
 // more reports whether the current array or object has another value. At its end, it reads the closing bracket.
 func (s scanner) more() bool {
 	switch s.PeekKind() {
-	case ']', '}', 0: // 0: the text is not valid, which does not occur
-		_, _ = s.ReadToken() // the text is valid
+	case ']', '}', 0: // 0 would be an invalid text, which does not occur
+		_, _ = s.ReadToken()
 		return false
 	}
 	return true

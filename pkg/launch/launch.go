@@ -63,6 +63,8 @@ type Config struct {
 	Kernels func(fn function.Function) []string
 	// KernelDaemon returns an error if gfaas-kerneld is unavailable for such a function.
 	KernelDaemon func(ctx context.Context, fn function.Function) error
+	// The fields below must be set.
+
 	// RemoveLog removes the log of a process. A missing log is no error.
 	RemoveLog func(dir string) error
 

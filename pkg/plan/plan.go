@@ -351,7 +351,7 @@ func (in Instance) fault(model string) fault {
 // WriteJSON writes the plan in the form that Read accepts. Equal plans give equal bytes. Each instance is on one
 // line, so that plans can be compared line by line.
 func (p Plan) WriteJSON(w io.Writer) error {
-	// The lists are copied because amounts of memory change, and so that empty ones are not null.
+	// Copy the lists: the loop below changes amounts of memory, and a nil list would be written as null.
 	p.GPUs, p.Demand, p.Unplaced = append([]GPU{}, p.GPUs...), append([]Served{}, p.Demand...), append([]Unplaced{}, p.Unplaced...)
 	for i := range p.GPUs {
 		g := &p.GPUs[i]

@@ -109,7 +109,8 @@ func Alive(pid int) bool {
 }
 
 // Environ returns the variables with the given names in the environment that a process was started with, or all
-// variables if no names are given. It is empty if the process has ended or this process may not read it.
+// variables if no names are given. found is nil if there are none. Environ returns an error if the process has ended or this
+// process may not read its environment.
 func Environ(pid int, names ...string) (found map[string]string, err error) {
 	text, err := read(pid, "environ")
 	if err != nil {

@@ -21,14 +21,14 @@ func Rights(files ...*os.File) []byte {
 	return unix.UnixRights(fds...)
 }
 
-// ReceivedFiles returns the files in the control messages of a record.
-func ReceivedFiles(oob []byte) (files []*os.File) {
+// ReceivedFiles returns the files in the control messages of a record. Errors call them by the given name.
+func ReceivedFiles(oob []byte, name string) (files []*os.File) {
 	messages, _ := unix.ParseSocketControlMessage(oob) // the kernel has written them
 	for _, m := range messages {
 		fds, _ := unix.ParseUnixRights(&m)
 		for _, fd := range fds {
 			unix.CloseOnExec(fd)
-			files = append(files, os.NewFile(uintptr(fd), "a received file"))
+			files = append(files, os.NewFile(uintptr(fd), name))
 		}
 	}
 	return files

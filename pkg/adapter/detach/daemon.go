@@ -27,12 +27,12 @@ type Daemon struct {
 	Timeout time.Duration // limit on the time until it answers
 }
 
-// pollInterval is the interval at which Start checks whether the daemon answers.
+// pollInterval is the interval at which StartAndWait checks whether the daemon answers.
 const pollInterval = 5 * time.Millisecond
 
-// Start starts the daemon in a new session, and returns when answers returns true. If the program is missing or
-// exits, the error is a *ports.UnavailableError.
-func (d Daemon) Start(ctx context.Context, answers func(context.Context) bool) error {
+// StartAndWait starts the daemon in a new session, and returns when answers returns true. If the program is missing or
+// exits, the error is a *ports.UnavailableError. It fails when ctx ends or Timeout has passed; the daemon then goes on.
+func (d Daemon) StartAndWait(ctx context.Context, answers func(context.Context) bool) error {
 	path, err := Find(d.Program)
 	if err != nil {
 		return &ports.UnavailableError{Err: err, Remedy: "install all programs of gfaas, or start the daemon yourself"}

@@ -84,7 +84,7 @@ func (c *Client) Call(ctx context.Context, r wire.Request, files ...*os.File) (a
 	if err != nil {
 		return a, nil, c.connError(ctx, err)
 	}
-	got = procfs.ReceivedFiles(oob[:passed])
+	got = procfs.ReceivedFiles(oob[:passed], "model")
 	if err = json.Unmarshal(buf[:n], &a); err == nil && !a.OK {
 		err = a.Error
 		if a.Error == nil {

@@ -74,7 +74,7 @@ func start(ctx context.Context, socket string, device gpu.Device) (c *Client, er
 		Env: detach.Without(os.Environ(), "GFAAS_SOCKET", "GFAAS_INSTANCE", "GFAAS_SECRET", "GFAAS_MODEL_SOCKET",
 			"LD_PRELOAD", "NOTIFY_SOCKET", "GFAAS_TENANT", "GFAAS_LISTEN", "GFAAS_OUTPUT", "GFAAS_CONFIG"),
 		Socket: socket, Log: filepath.Join(filepath.Dir(socket), "modeld.log"), Timeout: startTime,
-	}.Start(ctx, func(ctx context.Context) bool {
+	}.StartAndWait(ctx, func(ctx context.Context) bool {
 		var failed error
 		c, failed = Dial(ctx, socket)
 		return failed == nil

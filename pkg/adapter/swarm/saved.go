@@ -50,11 +50,11 @@ const (
 // ErrSuperseded reports that another gateway has taken over the instances.
 var ErrSuperseded = errors.New("another gateway has taken over the instances of this swarm")
 
-// Store keeps the state of a gateway in the managers' raft.
+// Store keeps the state of a gateway in the managers' raft. Runtime embeds it.
 type Store struct{ *managers }
 
-// Claim makes this Store's Runtime the owner of the instances on the network. The previous owner's Runtime then refuses to
-// call, start and stop instances.
+// Claim makes this gateway the owner of the instances on the network. The previous owner then refuses to call, start and
+// stop instances.
 func (s *Store) Claim(ctx context.Context) error {
 	config, err := s.gatewayConfig(ctx)
 	if err != nil {

@@ -124,7 +124,7 @@ func (c *Client) start(ctx context.Context, runDir string) error {
 	return detach.Daemon{
 		Program: "gfaas-tokend", Name: "token daemon", Args: []string{"--exit-when-idle", idleExit, "--socket", c.socket},
 		Env: daemonEnv(os.Environ(), runDir), Socket: c.socket, Log: LogPath(runDir), Timeout: startTime,
-	}.Start(ctx, c.answers)
+	}.StartAndWait(ctx, c.answers)
 }
 
 // daemonEnv removes the variables that would make the daemon a client of itself, and those

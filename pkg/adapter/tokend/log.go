@@ -13,5 +13,5 @@ const MaxLog = detach.MaxLog
 // LogPath returns the path of the log of a daemon that Ensure started.
 func LogPath(runDir string) string { return filepath.Join(runDir, "tokend.log") }
 
-// OpenLog opens that log for appending.
+// OpenLog opens the log at LogPath for appending. It first renames a long one (detach.OpenLog).
 func OpenLog(runDir string) (*os.File, error) { return detach.OpenLog(LogPath(runDir)) }

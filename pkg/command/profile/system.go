@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/adapter/fnhttp"
@@ -65,9 +64,10 @@ func gpuModel(ctx context.Context, names []string) (string, error) {
 	if err != nil {
 		return "", nil
 	}
-	models := lists.Distinct(known, func(g devices.GPU) string { return strconv.Quote(g.Model) })
-	if len(models) > 1 {
-		return "", cli.Usagef("--gpu: the GPUs are of the models %s: expected one model", strings.Join(models, ", "))
+	for _, g := range known[1:] {
+		if first := known[0]; g.Model != first.Model {
+			return "", cli.Usagef("--gpu: %s is %q and %s is %q: expected GPUs of one model", first.Name, first.Model, g.Name, g.Model)
+		}
 	}
 	return known[0].Model, nil
 }

@@ -31,9 +31,9 @@ gives the same output.`,
 	return cmd
 }
 
-// generates gives a command of a generator of traces its action and the common flags of such commands. The function
+// addAction sets the action of a command that generates a trace, and adds the flags --costs-out and --seed. The function
 // generate checks the other flags.
-func generates(env *cli.Env, cmd *cobra.Command, generate func(seed uint64) (gen.Workload, error)) *cobra.Command {
+func addAction(env *cli.Env, cmd *cobra.Command, generate func(seed uint64) (gen.Workload, error)) *cobra.Command {
 	var costsOut string
 	var seed uint64
 	cmd.RunE = func(*cobra.Command, []string) error {
@@ -168,7 +168,7 @@ example, gpu-warm invocations of 20 to 200 ms are as frequent as those of 200 ms
 	o.flags(cmd)
 	cmd.Flags().IntVar(&m.Functions, "functions", m.Functions, "number of functions")
 	cmd.Flags().Float64Var(&m.Zipf, "zipf", 1, "exponent S of Zipf's law: the k-th function has 1/k^S of the rate of the first one")
-	return generates(env, cmd, func(seed uint64) (w gen.Workload, err error) {
+	return addAction(env, cmd, func(seed uint64) (w gen.Workload, err error) {
 		if err := cmp.Or(o.check(), inRange("functions", m.Functions, 1, 1e6), inRange("zipf", m.Zipf, 0, 10)); err != nil {
 			return w, err
 		}

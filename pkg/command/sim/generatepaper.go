@@ -33,7 +33,7 @@ determines which function has which model.`,
 	f.IntVar(&l.Minutes, "minutes", l.Minutes, "length of the trace in minutes")
 	f.IntVar(&l.PerMinute, "per-minute", l.PerMinute, "requests per minute")
 	f.Float64Var(&l.Zipf, "zipf", l.Zipf, "exponent S: the k-th most popular function gets 1/k^S of the requests of the most popular one")
-	return generates(env, cmd, func(seed uint64) (w gen.Workload, err error) {
+	return addAction(env, cmd, func(seed uint64) (w gen.Workload, err error) {
 		if err := cmp.Or(inRange("working-set", l.WorkingSet, 1, 1e6), inRange("minutes", l.Minutes, 1, 1e6),
 			inRange("per-minute", l.PerMinute, 1, 1e9), inRange("zipf", l.Zipf, 0, 10),
 			checkRows(float64(l.Minutes)*float64(l.PerMinute))); err != nil {
@@ -73,7 +73,7 @@ gfaas-sim generate lalb has the same models, but a popularity without this gap.`
 	f.IntVar(&a.WorkingSet, "working-set", a.WorkingSet, "number of functions in the output, each with its own model")
 	f.IntVar(&a.Minutes, "minutes", a.Minutes, "length of the trace in minutes")
 	f.IntVar(&a.PerMinute, "per-minute", a.PerMinute, "requests per minute")
-	return generates(env, cmd, func(seed uint64) (w gen.Workload, err error) {
+	return addAction(env, cmd, func(seed uint64) (w gen.Workload, err error) {
 		if err := cmp.Or(inRange("functions", a.Functions, 1, 1e6), inRange("working-set", a.WorkingSet, 1, 1e6),
 			inRange("minutes", a.Minutes, 1, 1e6), inRange("per-minute", a.PerMinute, 1, 1e9),
 			inRange("zipf", a.Zipf, 0, 10), inRange("top", a.Top, 1, float64(a.Functions-1)), inRange("top-share", a.TopShare, 0, 1),
@@ -114,7 +114,7 @@ uses the choice whose utilization is closest to --utilization.`,
 	f.Float64Var(&q.Rate, "rate", q.Rate, "requests per second")
 	f.Float64Var(&q.Utilization, "utilization", q.Utilization, "fraction of one GPU's time that the requests need if no start is cold")
 	f.Float64Var(&q.Zipf, "zipf", q.Zipf, "exponent S: the k-th function has 1/k^S of the rate of the first one")
-	return generates(env, cmd, func(seed uint64) (w gen.Workload, err error) {
+	return addAction(env, cmd, func(seed uint64) (w gen.Workload, err error) {
 		q.Duration = duration.Seconds()
 		if err := cmp.Or(inRange("functions", q.Functions, 1, 1e4), inRange("utilization", q.Utilization, 1e-3, 1e3),
 			inRange("zipf", q.Zipf, 0, 10), inRange("duration", q.Duration, 1, 1e7), inRange("rate", q.Rate, 1e-6, 1e9),
@@ -155,7 +155,7 @@ time of Table 1 is left out, because it is not part of the schedule of the GPUs.
 	f.IntVar(&k.Outstanding, "outstanding", k.Outstanding, "without --rate: requests of each client at time 0")
 	f.Float64Var(&k.Rate, "rate", 0, "requests per second of all clients (default: all requests at time 0)")
 	f.DurationVar(&duration, "duration", duration, "with --rate: length of the trace")
-	return generates(env, cmd, func(seed uint64) (w gen.Workload, err error) {
+	return addAction(env, cmd, func(seed uint64) (w gen.Workload, err error) {
 		k.Duration = duration.Seconds()
 		if err := cmp.Or(inRange("clients", k.Clients, 1, 1e4), inRange("outstanding", k.Outstanding, 1, 1e4),
 			inRange("rate", k.Rate, 0, 1e9), inRange("duration", k.Duration, 1, 1e7), checkRows(k.Duration*k.Rate)); err != nil {

@@ -447,7 +447,8 @@ func (q *Queue) fill() {
 	}
 }
 
-// free frees a place, calls then unless it is nil, both with q.mu held, and starts more work.
+// free calls place, which frees the place of work that has ended, and then `then`, unless that is nil. It holds q.mu
+// meanwhile, and starts more work.
 func (q *Queue) free(place, then func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

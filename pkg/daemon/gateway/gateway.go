@@ -42,7 +42,8 @@ import (
 )
 
 // Config configures a gateway. It contains the configurations of its subpackages: commands set the fields
-// below, and those of the subpackages that do not connect them with each other.
+// below, and those of the subpackages except Metrics, AdoptParked, Forgotten, Adapts, GPUsChange, Known, Now, Draining and
+// MemoryTimeout, which the gateway sets itself.
 type Config struct {
 	Socket  string // control socket; its folder is the run directory
 	Private bool   // no other program uses the run directory: its mode becomes 0700
@@ -50,7 +51,7 @@ type Config struct {
 	// UIListen is a TCP address for management only. It keeps pages of functions off the
 	// origin of the operator's page. Empty means none.
 	UIListen string
-	Log      *slog.Logger
+	Log      *slog.Logger // must be set
 
 	dispatchConfig
 	instancesConfig // Usage is needed to park memory, and Swapper as well for ParkSwap

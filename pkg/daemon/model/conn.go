@@ -36,7 +36,7 @@ type conn struct {
 
 	sending sync.Mutex
 	running atomic.Int32 // requests in progress
-	holds   []hold       // in the order of their grants; guarded by the daemon's lock
+	holds   []hold       // in the order of their grants; guarded by server.mu
 }
 
 // hold is a copy that a connection holds.
@@ -64,7 +64,7 @@ func (c *conn) run() {
 	buf, oob := make([]byte, wire.MaxRequest+1), make([]byte, unix.CmsgSpace(4*procfs.MaxRights))
 	for {
 		n, passed, flags, _, err := c.socket.ReadMsgUnix(buf, oob)
-		files := procfs.ReceivedFiles(oob[:passed])
+		files := procfs.ReceivedFiles(oob[:passed], "a client's file")
 		if err != nil || n == 0 {
 			procfs.Discard(files...)
 			break

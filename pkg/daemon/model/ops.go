@@ -321,7 +321,7 @@ func (c *call) touch() (wire.Answer, error) {
 
 // findStore returns the connection's uncommitted store of the model: its copy, and its index in
 // conn.holds, which is negative if there is none. The error reports that there is none, or that it has
-// ended. The caller holds the lock.
+// ended. The caller holds the daemon's lock (server.mu).
 func (c *call) findStore() (*modelCopy, int, error) {
 	i := slices.IndexFunc(c.conn.holds, func(h hold) bool { return h.key == c.key() && h.store != 0 })
 	if i < 0 {

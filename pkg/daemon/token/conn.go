@@ -49,7 +49,7 @@ func readFrame(conn *net.UnixConn) ([]byte, error) {
 		return nil, err
 	}
 	if passed > 0 {
-		procfs.Discard(procfs.ReceivedFiles(oob[:passed])...)
+		procfs.Discard(procfs.ReceivedFiles(oob[:passed], "a client's file")...)
 		return nil, errRights
 	}
 	return buf[:n], nil
@@ -94,7 +94,7 @@ var errRights = errors.New("the client passed file descriptors")
 func receive(fd int, buf, oob []byte) (int, error) {
 	n, passed, _, _, err := unix.Recvmsg(fd, buf, oob, unix.MSG_CMSG_CLOEXEC)
 	if err == nil && passed > 0 {
-		procfs.Discard(procfs.ReceivedFiles(oob[:passed])...)
+		procfs.Discard(procfs.ReceivedFiles(oob[:passed], "a client's file")...)
 		return 0, errRights
 	}
 	return n, err

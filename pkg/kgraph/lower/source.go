@@ -58,7 +58,8 @@ func decode(r io.Reader, name string, strict bool, v any) (*source, error) {
 	return s, nil
 }
 
-// checkForm returns an error for a value that has not the JSON form of v, and leaves others to the decoder.
+// checkForm returns an error if the next value does not have the JSON form of v. Otherwise it returns
+// errors.ErrUnsupported, so that the decoder reads the value.
 func checkForm(dec *jsontext.Decoder, v any) error {
 	t := reflect.TypeOf(v).Elem()
 	if t.Kind() == reflect.Interface || t == reflect.TypeFor[stdjson.RawMessage]() {

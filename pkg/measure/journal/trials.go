@@ -87,7 +87,10 @@ func (l *Trials) Append(t profile.Trial) error {
 
 // open opens the file after the lines that are kept. It reports whether there are none.
 func (l *Trials) open() (empty bool, err error) {
-	if l.rewritten {
+	// If the file has been removed or shortened since it was read, it is written again.
+	info, err := os.Stat(l.path)
+	gone := len(l.kept) > 0 && (errors.Is(err, fs.ErrNotExist) || err == nil && info.Mode().IsRegular() && info.Size() < int64(len(l.kept)))
+	if l.rewritten || gone {
 		path, _ := outfile.Target(l.path)
 		if err := renameio.WriteFile(path, l.kept, 0o644, renameio.WithExistingPermissions()); err != nil {
 			return false, err

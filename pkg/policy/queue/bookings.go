@@ -25,7 +25,7 @@ type bookings struct {
 type gpuBookings struct {
 	running   []runningInvocation
 	found     int32         // index in running of the last one that find found
-	stale     bool          // running has changed, and the next three fields have not been updated
+	stale     bool          // running has changed; overdueAt, soonest and lastLate have not been updated
 	moved     bool          // while stale: setEnd has changed an expected end
 	overdueAt time.Duration // earliest time at which an invocation in running becomes overdue; Never if running is empty
 	soonest   time.Duration // earliest expected end of those in running that are not late; Never if there are none

@@ -98,8 +98,8 @@ func (p *placement) Cheapest(function int32) (at Place, loss float64, ok bool) {
 	return at, loss, ok
 }
 
-// lossAt returns the loss of an invocation of the function at that place, or a part of it that is at
-// least enough (see Cheapest).
+// lossAt returns the loss of an invocation of the function at that place. If the loss is at least enough, it may return any
+// value from enough to the loss (see Cheapest).
 func (p *placement) lossAt(at Place, function int32, enough float64) float64 {
 	if at.Start == GPUWarm {
 		return p.evict.othersWorth(at.GPU, function, enough)

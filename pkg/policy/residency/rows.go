@@ -128,7 +128,7 @@ func (r *rows) widen(functions []hotFields) {
 			f.row = r.newPage(page[:pageHead], page[pageHead:])
 		case old.flat():
 			page := f.row
-			warm, host := r.heads(page)
+			warm, host := r.headBits(page)
 			f.row = r.newTable()
 			t := &r.tables[f.row]
 			t.pages[0], t.warm[0], t.host[0] = page, warm, host
@@ -184,7 +184,7 @@ func (r *rows) page(f *hotFields, page int) int32 {
 // the GPU, and those where it is on the host.
 func (r *rows) bits(f *hotFields, page int) (warm, host uint64) {
 	if f.row == 0 || r.flat() {
-		return r.heads(f.row)
+		return r.headBits(f.row)
 	}
 	t := &r.tables[f.row]
 	return t.warm[page], t.host[page]
@@ -193,14 +193,14 @@ func (r *rows) bits(f *hotFields, page int) (warm, host uint64) {
 // warm returns the first result of bits.
 func (r *rows) warm(f *hotFields, page int) (warm uint64) {
 	if f.row == 0 || r.flat() {
-		warm, _ = r.heads(f.row)
+		warm, _ = r.headBits(f.row)
 		return warm
 	}
 	return r.tables[f.row].warm[page]
 }
 
-// heads returns the bits in the head of a page.
-func (r *rows) heads(page int32) (warm, host uint64) {
+// headBits returns the bits in the head of a page.
+func (r *rows) headBits(page int32) (warm, host uint64) {
 	if page == 0 {
 		return 0, 0
 	}

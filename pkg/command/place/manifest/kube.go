@@ -22,7 +22,7 @@ type object = map[string]any
 
 // newDeployment returns a Deployment of one instance, whose container has the given resources. It recreates
 // pods instead of rolling updates, because an instance must free its part of the GPU before its replacement
-// starts. The pod has further annotations and fields, which may be nil.
+// starts. annotations and fields are added to the pod's metadata and spec; each may be nil.
 func newDeployment(w *workload, pinned bool, resources, annotations, fields object) object {
 	own := object{labelName: w.group, labelInstance: w.name}
 	all := object{labelName: w.group, labelInstance: w.name, labelManager: manager}
@@ -53,8 +53,8 @@ func newDeployment(w *workload, pinned bool, resources, annotations, fields obje
 			"template": object{"metadata": template, "spec": pod}}}
 }
 
-// services returns a Service for each function, in the order of their first instances. It distributes the
-// requests of the function over its instances.
+// services returns a Service for each function, in the order of their first instances. Each Service
+// distributes the requests of its function over the instances.
 func services(list []*workload) (docs []document) {
 	seen := map[string]bool{}
 	for _, w := range list {

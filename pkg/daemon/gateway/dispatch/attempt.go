@@ -158,7 +158,7 @@ func (d *Dispatcher) submit(a *Attempt, f *Function, owner Owner, prepare func(n
 	case f.alone+f.gathered > f.queue: // the policy does not count held attempts
 		a.refuse(f.refusal(queue.QueueFull))
 	}
-	if a.state == attemptWaits && f.placing.chosen() && f.count() == 0 {
+	if a.state == attemptWaits && f.placing.byPlacer() && f.count() == 0 {
 		f.placing.fill(true)
 	}
 }

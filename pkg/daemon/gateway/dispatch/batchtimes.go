@@ -50,8 +50,8 @@ func (d *durations) usual(slope float64) float64 { return 1 + slope*d.line.other
 func (f *Function) readProfileSlope() {
 	f.profileSlope = nil
 	for number := range f.d.cfg.GPUs {
-		slice, _ := f.choice().slice(number)
-		if slope, ok := profile.BatchSlope(f.choice().on(number), slice.SMPct, slice.QuotaRequest); ok {
+		slice, _ := f.chooser().slice(number)
+		if slope, ok := profile.BatchSlope(f.chooser().rowsOn(number), slice.SMPct, slice.QuotaRequest); ok {
 			f.profileSlope = &slope
 			return
 		}

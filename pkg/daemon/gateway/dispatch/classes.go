@@ -82,7 +82,7 @@ func (f *Function) relearnClasses() {
 	fixed := f.forecast().fixed
 	for _, class := range slices.Sorted(maps.Keys(f.byClass)) {
 		c := f.byClass[class]
-		s := f.forecast().durations(&c.durations)
+		s := f.forecast().expected(&c.durations)
 		if c.sent == (queue.Function{}) && fixed || sameCosts(&s, &c.sent) {
 			continue
 		}

@@ -77,7 +77,7 @@ func (f *Function) newSpec() queue.Function {
 		}
 	}
 	for number := range d.cfg.GPUs { // if the GPUs are of several models, use the largest slice
-		if slice, known := f.choice().slice(number); known {
+		if slice, known := f.chooser().slice(number); known {
 			s.Slice = max(s.Slice, area(slice))
 		}
 	}
@@ -96,19 +96,20 @@ func (f *Function) newSpec() queue.Function {
 	if f.delayed > 0 {
 		s.Min = min(s.Min, int32(f.maxMin))
 	}
-	s.Placed = f.placing.chosen()
+	s.Placed = f.placing.byPlacer()
 	if known, ok := d.settings.Costs[fn.Name]; ok && known.MemMiB > 0 {
 		s.Mem = max(s.Mem, int64(gpu.FromMiB(known.MemMiB)))
 	}
 	s.MeasuredMem = d.memory.required(f, s.Mem)
 	f.readProfileSlope()
 	c := f.forecast()
-	expected := c.durations(nil)
+	expected := c.expected(nil)
 	s.Warm, s.Cold, s.Load, s.BatchSlope = expected.Warm, expected.Cold, expected.Load, c.sharedSlope()
 	return s
 }
 
-// forecast predicts the durations of a function's calls from the given and the measured costs. Dispatcher.mu guards it.
+// forecast predicts the durations of a function's calls from the given and the measured costs. It refers to the measured
+// costs, so it may only be used while Dispatcher.mu is held.
 type forecast struct {
 	given   trace.Function // zero if none are given
 	known   bool           // costs are given
@@ -130,10 +131,10 @@ func (f *Function) forecast() forecast {
 	}
 }
 
-// durations returns a spec that has only the expected durations: of a warm call, which is alone on its instance if it may
-// share it, of a cold call, and of loading parked memory. Unless it is nil, those measured on GPUs of a class take
+// expected returns a spec that has only the expected durations: of a warm call, which is alone on its instance if it may
+// share it, of a cold call, and of loading parked memory. Unless class is nil, the durations in it, which were measured on GPUs of a class, take
 // precedence.
-func (c forecast) durations(class *durations) queue.Function {
+func (c forecast) expected(class *durations) queue.Function {
 	if c.fixed {
 		return queue.Function{Warm: c.given.Warm, Cold: c.given.Cold, Load: c.given.Load}
 	}
@@ -190,7 +191,7 @@ func (f *Function) relearn() {
 	f.relearnClasses()
 	f.relearnShared()
 	c := f.forecast()
-	s := c.durations(nil)
+	s := c.expected(nil)
 	l := &f.d.memory
 	grown := slices.ContainsFunc(l.gpus, func(m gpuMemory) bool { return m.changed(l.required(f, f.spec.Mem), f.spec.MeasuredMem) })
 	slope := c.sharedSlope()

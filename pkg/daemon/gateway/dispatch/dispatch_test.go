@@ -302,8 +302,8 @@ func TestRowsWithBatches(t *testing.T) {
 			}
 			d.Apply([]function.Function{fn})
 			f := d.Function("f")
-			unit := f.choice().unit()
-			if unit == nil || unit.Request.Batch != c.want || max(batchOf(f.choice().config(0)), 1) != c.want || scaler != "" && f.unit.Request.Batch != c.want {
+			unit := f.chooser().unit()
+			if unit == nil || unit.Request.Batch != c.want || max(batchOf(f.chooser().config(0)), 1) != c.want || scaler != "" && f.unit.Request.Batch != c.want {
 				t.Errorf("scaler %q, inflight %d, batcher %d: got the row %+v, scaled by %+v; want that with batch %d", scaler, c.inflight, c.batcher, unit, f.unit, c.want)
 			}
 		}
@@ -326,16 +326,16 @@ func TestSliceOfModel(t *testing.T) {
 		})
 		f := d.Function("f")
 		for number, sm := range want {
-			s, profiled := f.choice().slice(number)
+			s, profiled := f.chooser().slice(number)
 			if s.SMPct != sm || profiled != (sm < 100) {
 				t.Errorf("%s on GPU %d: %+v, %v, want %v%% of the SMs", scaler, number, s, profiled, sm)
 			}
 		}
-		if unit := f.choice().unit(); unit == nil || unit.Request.ThroughputRPS != 10 {
+		if unit := f.chooser().unit(); unit == nil || unit.Request.ThroughputRPS != 10 {
 			t.Errorf("%s: scaled by %+v, want the configuration that sustains least", scaler, unit)
 		}
 		d.cfg.GPUs[0].Model = ""
-		if _, profiled := f.choice().slice(0); !profiled {
+		if _, profiled := f.chooser().slice(0); !profiled {
 			t.Errorf("%s: slice on a GPU of unknown model: got no row of the profile, want one", scaler)
 		}
 		d.Close()
@@ -349,7 +349,7 @@ func TestSliceWithLimits(t *testing.T) {
 		s.Profile = map[string][]profile.Row{"f": {{Function: "f", Config: profile.Config{SMPct: 30, Quota: 0.5, Batch: 1}, ThroughputRPS: 10, P95MS: 10, SMLimitPct: 60, QuotaLimit: 0.75}}}
 	})
 	defer d.Close()
-	s, profiled := d.Function("f").choice().slice(0)
+	s, profiled := d.Function("f").chooser().slice(0)
 	if s.Mem = 0; !profiled || s != (gpu.Slice{SMPct: 30, SMLimitPct: 60, QuotaRequest: 0.5, QuotaLimit: 0.75}) {
 		t.Errorf("got %+v, %v, want 30:60%% of the SMs and a quota of 0.5:0.75", s, profiled)
 	}

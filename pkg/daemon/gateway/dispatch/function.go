@@ -128,7 +128,7 @@ func (f *Function) define(fn function.Function) {
 		return
 	}
 	f.scaling = f.newScaling()
-	if row := f.choice().unit(); row != nil {
+	if row := f.chooser().unit(); row != nil {
 		f.unit = *row
 	} else if _, scales := scale.KindOf(f.d.cfg.Scaler); scales && len(f.d.settings.Profile[f.name]) > 0 {
 		f.d.log.Warn("the function is not scaled: no row of the profile has its slo, and the sm and quota of its file", "function", f.name)
@@ -326,8 +326,8 @@ func (f *Function) replace(wanted int) {
 	if have >= wanted || f.d.Draining.IsSet() {
 		return
 	}
-	if f.placing.chosen() {
-		f.placing.one()
+	if f.placing.byPlacer() {
+		f.placing.startOne()
 		return
 	}
 	spec := f.newSpec()

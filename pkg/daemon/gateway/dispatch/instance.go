@@ -105,7 +105,7 @@ func (d *Dispatcher) start(now time.Duration, number, on int32, id residency.ID)
 	if i.parks = d.cfg.Park != "" && !f.spans(); i.parks && d.cfg.Park == ParkSwap {
 		sharing.Oversubscribe = gpu.SwapOrdered
 	}
-	s := d.placements.take(f, on)
+	s := d.placements.claim(f, on)
 	ofPlacer := s != nil
 	if !ofPlacer {
 		d.lastName++
@@ -118,8 +118,8 @@ func (d *Dispatcher) start(now time.Duration, number, on int32, id residency.ID)
 	for _, g := range s.gpus[1:] {
 		i.further, i.mem = append(i.further, int32(g)), s.mem
 	}
-	slice := f.choice().sliceOf(s.config)
-	if d.sideBySide() && s.config == nil && !f.choice().statesSlice() {
+	slice := f.chooser().sliceOf(s.config)
+	if d.sideBySide() && s.config == nil && !f.chooser().statesSlice() {
 		slice.SMPct, slice.QuotaRequest, sharing.AllSMs = equalShare(d.cfg.Concurrency), 1, true
 	}
 	r := launch.Intended(f.definition, instance.Placement{ID: s.id, GPUs: d.gpuNames(s.gpus), Slice: slice, Batch: batchOf(s.config)})

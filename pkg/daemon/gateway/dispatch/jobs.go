@@ -39,7 +39,7 @@ func (d *Dispatcher) NewJob(name string, unfinished map[string]int) (instance.Re
 	if best < 0 {
 		return instance.Record{ID: id, Function: name}, fmt.Errorf("no GPU has %v of memory that other programs do not use", f.definition.GPUMem)
 	}
-	slice, _ := f.choice().slice(best)
+	slice, _ := f.chooser().slice(best)
 	r := launch.Intended(f.definition, instance.Placement{ID: id, GPUs: []string{d.cfg.GPUs[best].Name}, Slice: slice})
 	r.Registered, r.Owner = []string{r.ID}, instance.Gateway
 	return r, nil

@@ -23,12 +23,13 @@ import (
 // (StartRequested), on GPUs that the placer chooses: the number that scale.min and the autoscaler
 // want, and one if a call waits and there is none. The placer is informed of all instances.
 
-// placements is the placement of instances on all GPUs. Dispatcher.mu guards it.
+// placements is what the placement of all functions shares. Dispatcher.mu guards it.
 type placements struct {
 	d      *Dispatcher
 	placer placement.Placer
-	scaled bool         // the placer chooses the GPUs of scaled instances
-	asked  *placedStart // the start that the policy has been asked for
+	scaled bool // the placer chooses the GPUs of scaled instances
+	// requested is the start that has been requested from the policy and that the policy has not begun.
+	requested *placedStart
 }
 
 // placing is the placement of a function's instances. Dispatcher.mu guards it.
@@ -66,20 +67,20 @@ func newPlacer(cfg *Config) (p placement.Placer, scaled bool, err error) {
 // spans reports whether each instance of the function runs on several GPUs. Locked.
 func (f *Function) spans() bool { return f.definition.GPUs > 1 }
 
-// chosen reports whether the placer chooses the GPUs of the function's instances. Locked.
-func (p *placing) chosen() bool {
+// byPlacer reports whether the placer chooses the GPUs of the function's instances. Locked.
+func (p *placing) byPlacer() bool {
 	return p.f.spans() || p.f.d.placements.scaled && p.f.scaling != nil && !p.unplaced
 }
 
-// all starts the missing instances of all placed functions. Locked.
-func (p *placements) all() {
+// startMissing starts the missing instances of all placed functions. Locked.
+func (p *placements) startMissing() {
 	var placed []*Function
 	for _, f := range p.d.inOrder() {
 		if f.placing.unplaced && f.count() > 0 {
 			f.placing.unplaced = false
 			f.respec()
 		}
-		if !f.removed && f.placing.chosen() {
+		if !f.removed && f.placing.byPlacer() {
 			placed = append(placed, f)
 		}
 	}
@@ -101,7 +102,7 @@ func (p *placements) all() {
 // whether calls wait. Locked.
 func (p *placing) fill(waiting bool) {
 	f, d := p.f, p.f.d
-	if !p.chosen() || !d.Known.IsSet() || d.Draining.IsSet() {
+	if !p.byPlacer() || !d.Known.IsSet() || d.Draining.IsSet() {
 		return
 	}
 	have, want := f.count(), int(f.spec.Min)
@@ -114,7 +115,7 @@ func (p *placing) fill(waiting bool) {
 	if have >= want {
 		p.endClearing()
 	}
-	for ; have < want && p.one(); have++ {
+	for ; have < want && p.startOne(); have++ {
 	}
 	if have == 0 && waiting && !f.spans() {
 		p.unplaced = true
@@ -122,16 +123,16 @@ func (p *placing) fill(waiting bool) {
 	}
 }
 
-// one starts one more instance of a placed function. It returns false if there is no
+// startOne starts one more instance of a placed function. It returns false if there is no
 // room, or if GPUs are still being cleared for it. Locked.
-func (p *placing) one() bool {
+func (p *placing) startOne() bool {
 	free, evictable := p.f.d.placements.free(p.f)
 	configs, requested := p.configs()
 	var first placement.Request
 	var why reason.Reason
 	for n, config := range configs {
-		r := p.request(config)
-		placed, lack := p.start(r, config, free)
+		r := p.requestFor(config)
+		placed, lack := p.startWith(r, config, free)
 		if placed {
 			if n > 0 {
 				p.returnConfig(requested)
@@ -160,7 +161,7 @@ func (p *placing) configs() (configs []*scale.Instance, requested *scale.Instanc
 		}
 	}
 	for number := range f.d.cfg.GPUs {
-		row := f.choice().config(number)
+		row := f.chooser().config(number)
 		if row != nil && !slices.ContainsFunc(configs, func(c *scale.Instance) bool { return c.Request == row.Request }) {
 			configs = append(configs, row)
 		}
@@ -178,12 +179,12 @@ func (p *placing) returnConfig(c *scale.Instance) {
 	}
 }
 
-// request returns the request for an instance with a configuration, without its ID.
+// requestFor returns the request for an instance with a configuration, without its ID.
 // Locked.
-func (p *placing) request(config *scale.Instance) placement.Request {
+func (p *placing) requestFor(config *scale.Instance) placement.Request {
 	f := p.f
 	mem := gpu.Bytes(max(f.spec.Mem, f.spec.MeasuredMem))
-	r := placement.Request{Function: f.name, GPUs: max(f.definition.GPUs, 1), Slice: f.choice().sliceOf(config), Mem: mem}
+	r := placement.Request{Function: f.name, GPUs: max(f.definition.GPUs, 1), Slice: f.chooser().sliceOf(config), Mem: mem}
 	if config != nil {
 		r.Model = config.Request.GPU
 		if mem == 0 {
@@ -193,9 +194,9 @@ func (p *placing) request(config *scale.Instance) placement.Request {
 	return r
 }
 
-// start starts an instance with a configuration. If there is no room, it returns the
+// startWith starts an instance with a configuration. If there is no room, it returns the
 // reason. Locked.
-func (p *placing) start(r placement.Request, config *scale.Instance, free []gpu.Bytes) (bool, reason.Reason) {
+func (p *placing) startWith(r placement.Request, config *scale.Instance, free []gpu.Bytes) (bool, reason.Reason) {
 	f, d := p.f, p.f.d
 	refused := map[int]bool{}
 	except := func(g int) bool { return refused[g] }
@@ -212,7 +213,7 @@ func (p *placing) start(r placement.Request, config *scale.Instance, free []gpu.
 			return false, why
 		}
 		d.lastName++
-		if d.placements.start(&placedStart{f, r.ID, at, int64(r.Mem), config}) {
+		if d.placements.request(&placedStart{f, r.ID, at, int64(r.Mem), config}) {
 			d.log.Info("placed an instance", "function", f.name, "instance", r.ID, "gpu", strings.Join(d.gpuNames(at), ","), "why", why.String())
 			return true, why
 		}
@@ -224,23 +225,23 @@ func (p *placing) start(r placement.Request, config *scale.Instance, free []gpu.
 	}
 }
 
-// start asks the policy for the start, and reports whether the instance is starting. Locked.
-func (p *placements) start(s *placedStart) bool {
-	p.asked = s
+// request requests the start from the policy, and reports whether the instance is starting. Locked.
+func (p *placements) request(s *placedStart) bool {
+	p.requested = s
 	p.d.policy.step(&queue.StartRequested{Function: s.function.number, GPU: int32(s.gpus[0])})
-	started := p.asked == nil
-	p.asked = nil
+	started := p.requested == nil
+	p.requested = nil
 	return started
 }
 
-// take returns the start that the policy has been asked for, and clears it, if it is for this
+// claim returns the requested start, and clears it, if it is for this
 // function and GPU. Otherwise it returns nil. Locked.
-func (p *placements) take(f *Function, gpu int32) *placedStart {
-	s := p.asked
+func (p *placements) claim(f *Function, gpu int32) *placedStart {
+	s := p.requested
 	if s == nil || s.function != f || int32(s.gpus[0]) != gpu {
 		return nil
 	}
-	p.asked = nil
+	p.requested = nil
 	return s
 }
 

@@ -18,43 +18,43 @@ import (
 // SM share or quota than the file is never used. The slices of instances of a plan come
 // from the plan.
 
-// choice chooses the configurations of a function's instances, by the function's definition and the
-// rows of its profile. Dispatcher.mu guards it.
-type choice struct {
+// chooser chooses the configurations of a function's instances by the function's definition and the
+// rows of its profile. It refers to both, so it may only be used while Dispatcher.mu is held.
+type chooser struct {
 	fn   *function.Function
 	rows []profile.Row // all rows of the function
 	cfg  *Config
 }
 
-// choice returns the choice of configurations for the function's instances. Locked.
-func (f *Function) choice() choice {
-	return choice{&f.definition, f.d.settings.Profile[f.name], &f.d.cfg}
+// chooser returns the chooser of the configurations of the function's instances. Locked.
+func (f *Function) chooser() chooser {
+	return chooser{&f.definition, f.d.settings.Profile[f.name], &f.d.cfg}
 }
 
 // permitted returns the rows with the SM share and the quota of the function's file, if it
 // has these keys.
-func (c choice) permitted(rows []profile.Row) []profile.Row {
+func (c chooser) permitted(rows []profile.Row) []profile.Row {
 	return slices.DeleteFunc(slices.Clone(rows), func(r profile.Row) bool {
 		return c.fn.SM > 0 && r.SMPct != c.fn.SM || c.fn.Quota.Request > 0 && r.Quota != c.fn.Quota.Request
 	})
 }
 
-// able returns the permitted rows that have a throughput and meet the function's latency
+// meetingSLO returns the permitted rows that have a throughput and meet the function's latency
 // objective.
-func (c choice) able(rows []profile.Row) []profile.Row {
+func (c chooser) meetingSLO(rows []profile.Row) []profile.Row {
 	return scale.Meeting(c.permitted(rows), c.fn.SLO)
 }
 
-// on returns the rows for a GPU, without those whose batches reach no instance.
-func (c choice) on(number int) []profile.Row {
+// rowsOn returns the rows for a GPU, without those whose batches reach no instance.
+func (c chooser) rowsOn(number int) []profile.Row {
 	return scale.Reachable(profile.On(c.rows, c.cfg.GPUs[number].Model), c.fn.MaxBatch())
 }
 
 // config returns the configuration of instances on a GPU, which meets the function's latency
 // objective. For a scaler with uniform instances, it is the scaler's unit; otherwise it is
 // the most efficient row. config returns nil if the profile has no such row.
-func (c choice) config(number int) *scale.Instance {
-	rows := c.on(number)
+func (c chooser) config(number int) *scale.Instance {
+	rows := c.rowsOn(number)
 	kind, scales := scale.KindOf(c.cfg.Scaler)
 	if kind.Uniform {
 		unit, err := scale.Unit(c.permitted(rows), c.fn.SLO)
@@ -71,7 +71,7 @@ func (c choice) config(number int) *scale.Instance {
 		}
 		return &unit
 	}
-	able := c.able(rows)
+	able := c.meetingSLO(rows)
 	if len(able) == 0 || c.fn.SLO == 0 && !scales {
 		return nil
 	}
@@ -79,12 +79,12 @@ func (c choice) config(number int) *scale.Instance {
 	return &scale.Instance{Request: best, Limit: best}
 }
 
-// all returns the configurations from which a scaler may choose: those for the GPUs' models
+// candidates returns the configurations from which a scaler may choose: those for the GPUs' models
 // that meet the function's latency objective.
-func (c choice) all() (rows []profile.Row) {
+func (c chooser) candidates() (rows []profile.Row) {
 	seen := map[profile.Row]bool{}
 	for number := range c.cfg.GPUs {
-		for _, r := range c.able(c.on(number)) {
+		for _, r := range c.meetingSLO(c.rowsOn(number)) {
 			if !seen[r] {
 				rows = append(rows, r)
 			}
@@ -97,7 +97,7 @@ func (c choice) all() (rows []profile.Row) {
 // unit returns the configuration by which the function is scaled. If the GPUs are of several
 // models, it is the configuration with the lowest throughput. unit returns nil if the profile
 // has no configuration for any GPU.
-func (c choice) unit() (unit *scale.Instance) {
+func (c chooser) unit() (unit *scale.Instance) {
 	for number := range c.cfg.GPUs {
 		if row := c.config(number); row != nil && (unit == nil || row.Request.ThroughputRPS < unit.Request.ThroughputRPS) {
 			unit = row
@@ -109,16 +109,16 @@ func (c choice) unit() (unit *scale.Instance) {
 // slice returns the slice of a GPU for a new instance: that of the function's file, then of
 // the profile's row for the GPU's model and, without these, all SMs and an equal share of
 // the time. known reports whether the file or a row states an SM share or a quota.
-func (c choice) slice(number int) (s gpu.Slice, known bool) {
+func (c chooser) slice(number int) (s gpu.Slice, known bool) {
 	row := c.config(number)
 	return c.sliceOf(row), row != nil || c.statesSlice()
 }
 
 // statesSlice reports whether the function's file states an SM share or a quota.
-func (c choice) statesSlice() bool { return c.fn.SM > 0 || c.fn.Quota.Request > 0 }
+func (c chooser) statesSlice() bool { return c.fn.SM > 0 || c.fn.Quota.Request > 0 }
 
 // sliceOf returns the slice of an instance with a configuration, which may be nil.
-func (c choice) sliceOf(config *scale.Instance) gpu.Slice {
+func (c chooser) sliceOf(config *scale.Instance) gpu.Slice {
 	s := gpu.Slice{SMPct: 100, QuotaRequest: 1 / float64(max(c.cfg.Concurrency, 1)), QuotaLimit: 1}
 	if config != nil {
 		smLimit, quotaLimit, _ := config.Request.Limits()
@@ -147,12 +147,12 @@ func sliceBy(fn function.Function, s gpu.Slice) gpu.Slice {
 // It returns nil if the profile has none. Locked.
 func (f *Function) nextConfig(number int) *scale.Instance {
 	if f.scaling != nil && f.scaling.chooses {
-		rows := f.choice().on(number)
+		rows := f.chooser().rowsOn(number)
 		if like, ok := f.scaling.removeRequested(func(r profile.Row) bool { return slices.Contains(rows, r) }); ok {
 			return &like
 		}
 	}
-	return f.choice().config(number)
+	return f.chooser().config(number)
 }
 
 // configOf returns the configuration of an instance that was found running: the profile's
@@ -160,7 +160,7 @@ func (f *Function) nextConfig(number int) *scale.Instance {
 // states. Without either, it is the configuration by which the function is scaled. Locked.
 func (f *Function) configOf(r *instance.Record, number int) scale.Instance {
 	row := profile.Row{Function: f.name, Config: profile.Config{SMPct: r.Slice.SMPct, Quota: r.Slice.QuotaRequest, Batch: 1}, ThroughputRPS: f.planRate(r)}
-	rows := f.choice().on(number)
+	rows := f.chooser().rowsOn(number)
 	at := slices.IndexFunc(rows, func(p profile.Row) bool {
 		return p.SMPct == row.SMPct && p.Quota == row.Quota && p.ThroughputRPS > 0
 	})
@@ -187,7 +187,7 @@ func (i *Instance) reportSlice() {
 // newScaling returns the function's autoscaler, or nil if there is none or no configuration
 // to scale by. Locked.
 func (f *Function) newScaling() *autoscaling {
-	unit := f.choice().unit()
+	unit := f.chooser().unit()
 	kind, scales := scale.KindOf(f.d.cfg.Scaler)
 	if unit == nil || !scales {
 		return nil
@@ -199,7 +199,7 @@ func (f *Function) newScaling() *autoscaling {
 		f.d.log.Error("cannot estimate the load, so each second counts by itself", "function", f.name, "err", err)
 		load = scale.Last{}
 	}
-	rows := f.choice().all()
+	rows := f.chooser().candidates()
 	made := kind.New(scale.Setup{Rows: rows, Unit: *unit, Load: load, Options: o})
 	return &autoscaling{scaler: made, rows: rows, chooses: !kind.Uniform, known: map[residency.ID]bool{}}
 }
@@ -207,10 +207,10 @@ func (f *Function) newScaling() *autoscaling {
 // rescale begins to scale by the rows of another profile. Locked.
 func (f *Function) rescale() {
 	f.readProfileSlope()
-	if unit := f.choice().unit(); unit != nil {
+	if unit := f.chooser().unit(); unit != nil {
 		f.unit = *unit
 	}
-	if f.removed || f.scaling != nil && slices.Equal(f.scaling.rows, f.choice().all()) {
+	if f.removed || f.scaling != nil && slices.Equal(f.scaling.rows, f.chooser().candidates()) {
 		return
 	}
 	old := f.scaling

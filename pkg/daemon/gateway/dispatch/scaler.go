@@ -78,7 +78,7 @@ func (d *Dispatcher) scale() {
 			d.policy.step()
 		}
 	}
-	d.placements.all()
+	d.placements.startMissing()
 }
 
 // tick sends the scaler the events and the load of the past second, and counts the

@@ -207,7 +207,7 @@ func TestSlicePrecedence(t *testing.T) {
 		fn.SM, fn.Quota, fn.GPUMem = c.file.SM, c.file.Quota, c.file.GPUMem
 		d.Apply([]function.Function{fn})
 		f := d.Function("f")
-		if s, _ := f.choice().slice(0); s != c.want {
+		if s, _ := f.chooser().slice(0); s != c.want {
 			t.Errorf("%s: got the slice %+v, want %+v", name, s, c.want)
 		}
 		limit := 0.0

@@ -88,5 +88,5 @@ func (f *Function) sharedOn(gpu int32) queue.Function {
 	if on.start = on.shared; on.start.n == 0 {
 		on.start = f.costs.shared
 	}
-	return f.forecast().durations(&on)
+	return f.forecast().expected(&on)
 }

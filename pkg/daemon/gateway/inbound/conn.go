@@ -42,7 +42,7 @@ type Conn struct {
 	headFrom        atomic.Int64 // value of received at or before the start of the current request's head
 	betweenRequests atomic.Bool  // no read since the last request was handled
 
-	answer *exchange // the current request, if it has a body or must be the last
+	current *exchange // the current request, if it has a body or must be the last
 }
 
 const (
@@ -110,7 +110,7 @@ func (c *Conn) complete() { c.unread.Store(false) }
 // idle records that the server has finished the current request, including its background
 // read. The next Read is for the head of another request.
 func (c *Conn) idle() {
-	c.answer = nil
+	c.current = nil
 	c.betweenRequests.Store(true)
 	c.enter(PhaseIdle)
 }

@@ -30,7 +30,7 @@ func (in *Intake) Framed(next http.Handler) http.Handler {
 			x.request.Body = &x.upload
 			defer x.upload.Close() // also if the handler panics
 		}
-		conn.answer = x
+		conn.current = x
 		next.ServeHTTP(&x.writer, &x.request)
 		x.writer.begin() // the handler may have left the head of the answer to the server
 		if x.closes {
@@ -55,10 +55,10 @@ func (x *exchange) hasBody() bool { return x.upload.from != nil }
 // request is ambiguous or its body was not read completely.
 func MustClose(ctx context.Context) bool {
 	conn := ConnOf(ctx)
-	if conn == nil || conn.answer == nil {
+	if conn == nil || conn.current == nil {
 		return false
 	}
-	x := conn.answer
+	x := conn.current
 	return x.closes || x.hasBody() && !x.upload.whole.Load()
 }
 

@@ -29,11 +29,11 @@ type Config struct {
 	Invoker ports.Invoker // asks model servers for their context length, if set
 	Catalog ports.Catalog
 
-	// Alone waits until no other process starts or stops instances of plans, and
+	// Alone must be set. It waits until no other process starts or stops instances of plans, and
 	// prevents that until release is called.
 	Alone func(context.Context) (release func(), err error)
 
-	// AtWork reports whether another process starts or stops instances of plans.
+	// AtWork must be set. It reports whether another process starts or stops instances of plans.
 	AtWork func() bool
 
 	// Usage, if set, asks the token daemon for the GPU usage of its instances.

@@ -108,7 +108,7 @@ func (m *Manager) awaitEnd(r instance.Record) (state instance.State, ended bool)
 		if err == nil || m.life.Err() != nil {
 			return state, m.life.Err() == nil
 		}
-		m.log.Warn("cannot watch an instance", "instance", r.ID, "err", err)
+		m.log.Warn("cannot watch an instance or a job", "instance", r.ID, "err", err)
 		pause(m.life, retry)
 	}
 }

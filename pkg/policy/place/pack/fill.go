@@ -97,8 +97,8 @@ func (f *filler) repeats() int {
 	return times
 }
 
-// maxClasses is the largest number of classes of a pool. Searching a class costs far more than a step
-// within it.
+// maxClasses is the largest number of classes of a pool if there are many widths. With more classes, first looks at more
+// of them; with fewer, it looks at more kinds within each.
 const maxClasses = 64
 
 // pool holds the rectangles still to be packed and finds them by their largest allowed size. Kinds of
