@@ -8,6 +8,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 const vaddPTX = `// .entry not_this(.param .u32 n)
@@ -293,4 +295,13 @@ func FuzzReadPTX(f *testing.F) {
 			}
 		}
 	})
+}
+
+// If the text ends right after the largest number of values of a list, that is the only problem.
+func TestCutListHasOneProblem(t *testing.T) {
+	text := tokens{dec: jsontext.NewDecoder(strings.NewReader("[1,2"))}
+	text.list("a list", 2, func(int) { text.skip() })
+	if len(text.problems) != 1 || !strings.Contains(text.problems[0].Message, "unexpected end of the text") {
+		t.Errorf("problems of a list that is cut off: got %d, %v; want only the end of the text", len(text.problems), text.problems)
+	}
 }

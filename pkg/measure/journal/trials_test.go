@@ -110,3 +110,35 @@ func TestRepeatedTrialsReplaceOldOnes(t *testing.T) {
 		}
 	}
 }
+
+// A file that is removed or emptied after it was read is written again with its earlier trials.
+func TestTrialsOfALostFile(t *testing.T) {
+	for name, lose := range map[string]func(path string) error{
+		"removed": os.Remove,
+		"emptied": func(path string) error { return os.Truncate(path, 0) },
+	} {
+		path := filepath.Join(t.TempDir(), "trials.csv")
+		for i, function := range []string{"a", "b"} {
+			log, err := CreateTrials(path)
+			if i > 0 {
+				log, err = ResumeTrials(path, nil, "")
+			}
+			if err == nil && i > 0 {
+				err = lose(path)
+			}
+			if err == nil {
+				err = log.Append(profile.Trial{Function: function, Config: profile.Config{SMPct: 50, Quota: 1, Batch: 1}, OfferedRPS: 1, SLOMS: 5})
+			}
+			if err == nil {
+				err = log.Close()
+			}
+			if err != nil {
+				t.Fatal(name, ": ", err)
+			}
+		}
+		kept, err := read(path, profile.ReadTrials)
+		if err != nil || len(kept) != 2 || kept[0].Function != "a" || kept[1].Function != "b" {
+			t.Errorf("%s: got the trials %+v, %v; want those of a and b", name, kept, err)
+		}
+	}
+}
