@@ -182,7 +182,7 @@ func (e *engine) extendBatches(f int32, actions []Action) []Action {
 	q, closed := &e.queues.queues[f], e.closed(f)
 	for q.len > 0 && e.pool.Running(f) {
 		instance, spare := e.pool.Spare(f)
-		if !spare || closed && !e.preparing(instance) || !e.suits(f, instance) {
+		if !spare || closed && !e.runs.preparing(instance, e.now) || !e.suits(f, instance) {
 			break
 		}
 		actions = e.join(f, instance, actions)
@@ -203,9 +203,9 @@ func (e *engine) extendBatches(f int32, actions []Action) []Action {
 }
 
 // preparing reports whether an instance still starts, or its memory still returns to the GPU.
-func (e *engine) preparing(instance int32) bool {
-	_, executes := e.runs.busyUntil(instance, e.now)
-	return e.pool.IsStarting(instance) || executes > e.now
+func (r *runs) preparing(instance int32, now time.Duration) bool {
+	_, executes := r.busyUntil(instance, now)
+	return r.pool.IsStarting(instance) || executes > now
 }
 
 // joinShared lets waiting invocations join running instances of their functions at the end of a step.
@@ -247,12 +247,12 @@ func (e *engine) batchReason(f int32) (r reason.Reason) {
 
 // onlySharedWait reports whether every waiting function has a running instance that its invocations could join.
 // Functions that have to wait until their own instances, or those of their tenant, are idle do not count.
-func (e *engine) onlySharedWait() bool {
-	for f := range e.functions {
-		if q := &e.queues.queues[f]; q.len == 0 || q.excluded {
+func (b *backlog) onlySharedWait() bool {
+	for f := range b.functions {
+		if q := &b.queues.queues[f]; q.len == 0 || q.excluded {
 			continue
 		}
-		if _, spare := e.pool.Spare(int32(f)); !spare && !e.pool.WaitsForTenant(int32(f)) {
+		if _, spare := b.pool.Spare(int32(f)); !spare && !b.pool.WaitsForTenant(int32(f)) {
 			return false
 		}
 	}
@@ -261,16 +261,16 @@ func (e *engine) onlySharedWait() bool {
 
 // delaysTenant reports whether another function of the same tenant waits until instances of the tenant are idle. No
 // invocation of f may then join an instance, because that instance might never become idle.
-func (e *engine) delaysTenant(f int32) bool {
-	if e.config.Limits.Processes == 0 && e.config.Limits.Mem == 0 {
+func (b *backlog) delaysTenant(f int32) bool {
+	if b.config.Limits.Processes == 0 && b.config.Limits.Mem == 0 {
 		return false
 	}
-	for i := range e.functions {
+	for i := range b.functions {
 		g := int32(i)
-		if g == f || e.queues.queues[g].len == 0 || e.functions[g].Tenant != e.functions[f].Tenant {
+		if g == f || b.queues.queues[g].len == 0 || b.functions[g].Tenant != b.functions[f].Tenant {
 			continue
 		}
-		if _, spare := e.pool.Spare(g); !spare && e.pool.WaitsForTenant(g) {
+		if _, spare := b.pool.Spare(g); !spare && b.pool.WaitsForTenant(g) {
 			return true
 		}
 	}
