@@ -137,6 +137,9 @@ func (fn *Function) Batches() bool {
 	return fn.Batcher != nil || fn.Inflight > 1 || fn.Kind == Training
 }
 
+// Spans reports whether each instance runs on several GPUs.
+func (fn *Function) Spans() bool { return fn.GPUs > 1 }
+
 // MaxBatch returns the largest batch of inferences that reaches an instance: that of the batcher or,
 // for a server that batches concurrent calls by itself, their number.
 func (fn *Function) MaxBatch() int {

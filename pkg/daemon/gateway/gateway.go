@@ -257,7 +257,7 @@ func (g *Gateway) run(ctx context.Context) error {
 	ticking.Go(func() { g.dispatcher.Run(g.life) })
 	ticking.Go(func() { g.dispatcher.KeepLearned(g.life) })
 	if g.cfg.WatchGPUs != nil {
-		ticking.Go(func() { g.cfg.WatchGPUs(g.life, g.dispatcher.SetGPUs) })
+		ticking.Go(func() { g.cfg.WatchGPUs(g.life, g.dispatcher.GPUs.Set) })
 	}
 	g.instances.Run(ctx)
 	g.dispatcher.Close()

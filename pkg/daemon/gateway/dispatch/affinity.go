@@ -90,8 +90,8 @@ func (a *Attempt) selectInstance() (bound *Instance, hold bool) {
 	case a.affinity == "" || by == "":
 		return nil, false
 	case by == function.AffinityCookie:
-		for _, i := range a.d.instances {
-			if i.function == a.function && i.record.ID == a.affinity && i.alive() {
+		for _, i := range a.function.instances {
+			if i.record.ID == a.affinity && i.alive() {
 				return i, false
 			}
 		}

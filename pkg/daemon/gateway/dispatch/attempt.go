@@ -158,7 +158,7 @@ func (d *Dispatcher) submit(a *Attempt, f *Function, owner Owner, prepare func(n
 	case f.alone+f.gathered > f.queue: // the policy does not count held attempts
 		a.refuse(f.refusal(queue.QueueFull))
 	}
-	if a.state == attemptWaits && f.placing.byPlacer() && f.count() == 0 {
+	if a.state == attemptWaits && f.placing.byPlacer() && f.instances.alive() == 0 {
 		f.placing.fill(true)
 	}
 }
@@ -194,7 +194,7 @@ func (d *Dispatcher) Probe(a *Attempt, f *Function, owner Owner) {
 	a.d, a.function, a.owner, a.turn = d, f, owner, make(chan Turn, 1)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	i := f.warm()
+	i := f.instances.warm()
 	switch {
 	case d.policy.closed || d.Draining.IsSet():
 		a.refuse(refusal.Ending())
@@ -392,9 +392,9 @@ func (a *Attempt) learn(executed time.Duration, others float64) {
 		return
 	}
 	if a.found == residency.HostWarm {
-		f.measured(a.d.classOf(a.on.gpu), loading, max(executed-f.warmOn(a.on.gpu), 0))
+		f.measured(a.d.GPUs.classOf(a.on.gpu), loading, max(executed-f.warmOn(a.on.gpu), 0))
 	} else {
-		f.measuredCall(a.d.classOf(a.on.gpu), executed, others)
+		f.measuredCall(a.d.GPUs.classOf(a.on.gpu), executed, others)
 	}
 	f.relearn()
 }
@@ -416,7 +416,7 @@ func (d *Dispatcher) Yield() {
 	}
 	var cut []*Attempt
 	longest := time.Duration(0)
-	for _, i := range d.instances {
+	for _, i := range d.Instances.byID {
 		idle, since := i.idleConnections()
 		helps := waited[i.function] || i.own && len(waited) > 0 && len(idle) == len(i.attempts) // stopping a plan's instance is not possible, so it makes no room for other functions
 		if len(idle) > 0 && helps && since > longest {

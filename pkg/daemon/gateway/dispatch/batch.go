@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/refusal"
+	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/policy/scale"
@@ -85,8 +86,8 @@ func (a *Attempt) Transfer(owner Owner) {
 
 // MaxBatch returns the number of inferences in the largest batch for an instance: the batch of its record or, if that has
 // none, the limit in the function's definition. It returns 0 if the function forms no batches.
-func (f *Function) MaxBatch(r *instance.Record) int {
-	b := f.Calls().Batcher
+func (l *CallLimits) MaxBatch(r *instance.Record) int {
+	b := l.Batcher
 	switch {
 	case b == nil:
 		return 0
@@ -96,16 +97,12 @@ func (f *Function) MaxBatch(r *instance.Record) int {
 	return b.Max
 }
 
-// perInvocation returns the largest number of requests that one invocation of the policy on an instance can contain. The
-// rate of a plan counts these requests.
-func (f *Function) perInvocation(r *instance.Record) int { return max(f.MaxBatch(r), 1) }
-
-// planRate returns the rate, in requests per second, that the plan states for an instance; 0 means that it states none. The
+// planRate returns the rate, in requests per second, that the plan states for an instance of fn; 0 means that it states none. The
 // plan may assume batches that the function does not form, so that each request reaches the instance alone. A single
 // request takes at most as long as a whole batch. planRate then returns the number of batches per second, which is a
-// lower bound: 10 for a plan with 40 requests/s in batches of 4. Locked.
-func (f *Function) planRate(r *instance.Record) float64 {
-	if r.Batch > 1 && !f.definition.Batches() {
+// lower bound: 10 for a plan with 40 requests/s in batches of 4.
+func planRate(fn *function.Function, r *instance.Record) float64 {
+	if r.Batch > 1 && !fn.Batches() {
 		return r.RPS / float64(r.Batch)
 	}
 	return r.RPS
@@ -123,18 +120,14 @@ func batchOf(c *scale.Instance) int {
 // setMaxBatch sets f.maxBatch to the largest MaxBatch of the function's live instances. If there are none, it sets
 // f.maxBatch to the limit in the function's definition. Locked.
 func (f *Function) setMaxBatch() {
-	b := f.Calls().Batcher
-	if b == nil {
-		f.maxBatch = 0
-		return
-	}
-	most := 0
-	for _, i := range f.d.instances {
-		if i.function == f && i.alive() {
-			most = max(most, f.MaxBatch(i.record))
+	limits := f.Calls()
+	f.maxBatch = 0
+	for _, i := range f.instances {
+		if i.alive() {
+			f.maxBatch = max(f.maxBatch, limits.MaxBatch(i.record))
 		}
 	}
-	if f.maxBatch = most; most == 0 {
+	if b := limits.Batcher; b != nil && f.maxBatch == 0 {
 		f.maxBatch = b.Max
 	}
 }

@@ -46,16 +46,15 @@ const leastVariance = 0.25
 // usual returns how many times as long as one inference alone the measured calls took.
 func (d *durations) usual(slope float64) float64 { return 1 + slope*d.line.others }
 
-// readProfileSlope finds the slope in the profile, on the first GPU for whose model it has several batch sizes. Locked.
-func (f *Function) readProfileSlope() {
-	f.profileSlope = nil
-	for number := range f.d.cfg.GPUs {
-		slice, _ := f.chooser().slice(number)
-		if slope, ok := profile.BatchSlope(f.chooser().rowsOn(number), slice.SMPct, slice.QuotaRequest); ok {
-			f.profileSlope = &slope
-			return
+// batchSlope returns the slope in the profile, on the first GPU for whose model it has several batch sizes, or nil.
+func (c chooser) batchSlope() *float64 {
+	for number := range c.gpus {
+		slice, _ := c.slice(number)
+		if slope, ok := profile.BatchSlope(c.rowsOn(number), slice.SMPct, slice.QuotaRequest); ok {
+			return &slope
 		}
 	}
+	return nil
 }
 
 // Inferences records the number of inferences in the attempt's batch, which is about to be sent, and reports to the

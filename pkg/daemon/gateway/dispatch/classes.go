@@ -14,29 +14,6 @@ type classCosts struct {
 	sent queue.Function // the durations that the policy has; zero if it has none
 }
 
-// classes returns the models of the GPUs: the ones in gpuModels, then further ones, sorted. A class of GPUs
-// is 1 plus the index of its model, and does not change. If all GPUs have the same model, there are no
-// classes.
-func (d *Dispatcher) classes() []string {
-	var further []string
-	for i := range d.cfg.GPUs {
-		if !slices.Contains(d.gpuModels, d.cfg.GPUs[i].Model) {
-			further = append(further, d.cfg.GPUs[i].Model)
-		}
-	}
-	slices.Sort(further)
-	models := append(slices.Clone(d.gpuModels), slices.Compact(further)...)
-	if len(models) < 2 {
-		return nil
-	}
-	return models
-}
-
-// classOf returns the class of a GPU, or 0 if all GPUs have the same model.
-func (d *Dispatcher) classOf(gpu int32) int32 {
-	return int32(slices.Index(d.gpuModels, d.cfg.GPUs[gpu].Model)) + 1
-}
-
 // measured adds a measured duration on a GPU of a class. Locked.
 func (v *version) measured(class int32, kind func(*durations) *mean, took time.Duration) {
 	kind(&v.costs.durations).add(took)
@@ -70,7 +47,7 @@ func (v *version) class(class int32) *classCosts {
 
 // warmOn returns the expected duration of a warm call on a GPU, as the policy knows it. Locked.
 func (f *Function) warmOn(gpu int32) time.Duration {
-	if c := f.byClass[f.d.classOf(gpu)]; c != nil && c.sent.Warm > 0 {
+	if c := f.byClass[f.d.GPUs.classOf(gpu)]; c != nil && c.sent.Warm > 0 {
 		return c.sent.Warm
 	}
 	return f.spec.Warm

@@ -76,7 +76,7 @@ func (f *Function) newSpec() queue.Function {
 			s.BatchWindow = *fn.BatchWindow
 		}
 	}
-	for number := range d.cfg.GPUs { // if the GPUs are of several models, use the largest slice
+	for number := range d.GPUs.list { // if the GPUs are of several models, use the largest slice
 		if slice, known := f.chooser().slice(number); known {
 			s.Slice = max(s.Slice, area(slice))
 		}
@@ -87,7 +87,7 @@ func (f *Function) newSpec() queue.Function {
 		}
 		s.Max = max(s.Min, 1) // waiting calls start none beyond
 	}
-	if !d.Known.IsSet() || d.Unsupported(*fn) != "" {
+	if !d.Known.IsSet() || d.cfg.unsupported(*fn) != "" {
 		s.Min = 0 // instances that are still to be adopted may satisfy it
 	}
 	if fn.Kind == function.Training { // the policy starts no jobs
@@ -101,7 +101,7 @@ func (f *Function) newSpec() queue.Function {
 		s.Mem = max(s.Mem, int64(gpu.FromMiB(known.MemMiB)))
 	}
 	s.MeasuredMem = d.memory.required(f, s.Mem)
-	f.readProfileSlope()
+	f.profileSlope = f.chooser().batchSlope()
 	c := f.forecast()
 	expected := c.expected(nil)
 	s.Warm, s.Cold, s.Load, s.BatchSlope = expected.Warm, expected.Cold, expected.Load, c.sharedSlope()

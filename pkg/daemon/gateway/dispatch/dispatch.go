@@ -30,13 +30,10 @@ import (
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/metrics"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
-	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/policy/placement"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
-	"github.com/gfaas/gfaas/pkg/policy/residency"
 	"github.com/gfaas/gfaas/pkg/policy/scale"
 	"github.com/gfaas/gfaas/pkg/profile"
-	"github.com/gfaas/gfaas/pkg/status"
 	"github.com/gfaas/gfaas/pkg/trace"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
@@ -48,7 +45,7 @@ type Config struct {
 
 	Policy      queue.Config
 	Concurrency int   // calls in progress per GPU (D)
-	GPUs        []GPU // indexed by GPU number
+	GPUs        []GPU // the first GPUs, indexed by GPU number
 	SideBySide  bool  // instances without a profile share the SMs and run at the same time; otherwise they take turns
 
 	BatchWindow  time.Duration // how long calls join a running batch while others wait, for a function that sets none
@@ -137,26 +134,24 @@ type Dispatcher struct {
 	Known    Signal // set once the applied functions and the running instances are known
 	Draining Signal // set once Submit refuses attempts
 
+	// The exported methods of both hold mu.
+	GPUs      GPUs
+	Instances Instances
+
 	mu          sync.Mutex // guards the fields below, and all functions, instances and attempts
 	policy      driver
 	settings    Settings
 	numbers     queue.Numbers // numbers of functions
 	tenants     queue.Numbers
-	gpuModels   []string           // see classes
 	weights     map[weightsOn]bool // see SetWeights
-	closed      map[int32]bool     // GPUs that SetGPUs has closed
 	functions   map[int32]*Function
 	attempts    map[int64]*Attempt // queued and running attempts, without probes
-	instances   map[residency.ID]*Instance
 	lastAttempt int64
-	lastAdopted residency.ID // ID of the latest adopted instance; IDs count down
-	lastName    int64        // N in the name NAME.N of the latest own instance
 	memory      ledger
 	learned     map[string]learnedCosts // by function: costs that earlier gateways measured
 	usage       *wire.Status            // latest report of the token daemon; nil if there is none
 	placements  placements
-	faults      map[string]standing // instances of plans that faulted but still run, by ID
-	jobs        []status.Instance   // of training functions
+	jobs        jobs // of training functions
 }
 
 // New returns a Dispatcher whose policy has not begun (Begin). The end of life cancels all
@@ -168,16 +163,15 @@ func New(life context.Context, cfg Config, settings Settings) (*Dispatcher, erro
 	}
 	d := &Dispatcher{
 		cfg: cfg, log: cfg.Log, life: life, settings: settings, Known: make(Signal), Draining: make(Signal),
-		functions: map[int32]*Function{}, attempts: map[int64]*Attempt{}, instances: map[residency.ID]*Instance{}, faults: map[string]standing{},
-		lastAdopted: residency.None, closed: map[int32]bool{},
+		functions: map[int32]*Function{}, attempts: map[int64]*Attempt{},
 	}
+	d.GPUs, d.Instances = newGPUs(d, cfg.GPUs), newInstances(d)
 	d.placements.d = d
-	if d.placements.placer, d.placements.scaled, err = newPlacer(&cfg); err != nil {
+	if d.placements.placer, d.placements.scaled, err = newPlacer(&cfg, cfg.GPUs); err != nil {
 		return nil, err
 	}
-	d.gpuModels = d.classes()
 	d.memory = newLedger(d)
-	d.loadLearned()
+	d.learned = readLearned(d.cfg.LearnedFile, d.log)
 	d.names.Store(&nameTable{})
 	if cfg.Now == nil {
 		began := time.Now()
@@ -203,8 +197,8 @@ func (d *Dispatcher) Begin(shell Shell) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.shell = shell
-	for i := range d.cfg.GPUs {
-		d.openGPU(int32(i))
+	for i := range d.GPUs.list {
+		d.GPUs.open(int32(i))
 	}
 }
 
@@ -263,7 +257,7 @@ func (d *Dispatcher) Idle() bool { return d.Attempts() == 0 }
 func (d *Dispatcher) CutAll() {
 	d.mu.Lock()
 	all := slices.Collect(maps.Values(d.attempts))
-	for _, i := range d.instances {
+	for _, i := range d.Instances.byID {
 		all = append(all, i.probes...)
 	}
 	d.mu.Unlock()
@@ -288,7 +282,7 @@ func (d *Dispatcher) Reconfigure(s Settings) {
 func (d *Dispatcher) Apply(functions []function.Function) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	names, models := nameTable{map[string]*Function{}, map[string]*Function{}}, d.models(functions)
+	names, models := nameTable{map[string]*Function{}, map[string]*Function{}}, sharedModels(functions, &d.numbers)
 	for _, fn := range functions {
 		f := d.set(fn, models[fn.Name])
 		names.functions[fn.Name] = f
@@ -321,7 +315,7 @@ func (d *Dispatcher) set(fn function.Function, model int32) *Function {
 	f := d.functions[number]
 	added := f == nil
 	if added {
-		f = &Function{d: d, name: fn.Name, number: number, since: time.Now(), Counts: d.cfg.Metrics.Function(fn.Name)}
+		f = &Function{d: d, name: fn.Name, number: number, since: time.Now(), instances: instanceSet{}, Counts: d.cfg.Metrics.Function(fn.Name)}
 		d.functions[number] = f
 	}
 	if f.removed {
@@ -378,30 +372,6 @@ func (d *Dispatcher) Function(name string) *Function { return d.names.Load().fun
 // Model returns the applied function with that name or alias, or nil.
 func (d *Dispatcher) Model(name string) *Function {
 	return d.names.Load().models[function.CanonicalName(name)]
-}
-
-// ResumeIDs continues numbering the gateway's own instances after the highest number in the
-// records.
-func (d *Dispatcher) ResumeIDs(records []instance.Record) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, r := range records {
-		if r.Owner == instance.Gateway {
-			d.lastName = max(d.lastName, numberIn(r.ID))
-		}
-	}
-}
-
-// Own returns the records of the gateway's own instances that are ready.
-func (d *Dispatcher) Own() (out []instance.Record) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, i := range d.instances {
-		if i.own && i.state == instanceReady {
-			out = append(out, *i.record)
-		}
-	}
-	return out
 }
 
 // Attempts returns the number of queued and running attempts, probes excluded.

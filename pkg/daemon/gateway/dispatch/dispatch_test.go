@@ -95,7 +95,7 @@ func TestGPUSecondsWithoutFailedUnparks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDispatcher(t, fakeShell{unparks: 5 * time.Second}, nil)
 		run(t, d, time.Second)
-		for _, i := range d.instances {
+		for _, i := range d.Instances.byID {
 			i.parked = true
 		}
 		began := time.Now()
@@ -154,7 +154,7 @@ func TestParkForCallerWhoLeft(t *testing.T) {
 			d := newDispatcher(t, shell, func(c *Config, _ *Settings) { c.Park = ParkCheckpoint })
 			run(t, d, time.Second)
 			var i *Instance
-			for _, i = range d.instances {
+			for _, i = range d.Instances.byID {
 			}
 			offload := func() {
 				d.mu.Lock()
@@ -334,7 +334,7 @@ func TestSliceOfModel(t *testing.T) {
 		if unit := f.chooser().unit(); unit == nil || unit.Request.ThroughputRPS != 10 {
 			t.Errorf("%s: scaled by %+v, want the configuration that sustains least", scaler, unit)
 		}
-		d.cfg.GPUs[0].Model = ""
+		d.GPUs.list[0].Model = ""
 		if _, profiled := f.chooser().slice(0); !profiled {
 			t.Errorf("%s: slice on a GPU of unknown model: got no row of the profile, want one", scaler)
 		}

@@ -54,14 +54,14 @@ func moved(i *Instance, to residency.Start, fault bool) queue.Event {
 
 // do carries out an action of the policy. Locked.
 func (d *Dispatcher) do(now time.Duration, a *queue.Action) {
-	i := d.instances[a.Instance]
+	i := d.Instances.byID[a.Instance]
 	switch a.Kind {
 	case queue.Run:
-		if d.missesFalsely(a) {
+		if d.Instances.missesFalsely(a) {
 			d.functions[a.Function].falseMisses++
 		}
 		if i == nil {
-			i = d.start(now, a.Function, a.GPU, a.Instance)
+			i = d.Instances.start(now, a.Function, a.GPU, a.Instance)
 		}
 		d.attempts[a.ID].run(now, i, a.Start, a.Reason)
 	case queue.Reject:
@@ -69,7 +69,7 @@ func (d *Dispatcher) do(now time.Duration, a *queue.Action) {
 			at.reject(now, a.Reason.Code)
 		}
 	case queue.Start:
-		d.start(now, a.Function, a.GPU, a.Instance)
+		d.Instances.start(now, a.Function, a.GPU, a.Instance)
 	case queue.Remove:
 		if i != nil {
 			i.remove(now)

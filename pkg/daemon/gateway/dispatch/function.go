@@ -41,7 +41,7 @@ type Function struct {
 	gathered   int            // calls that wait for their batch to be sent
 	maxBatch   int            // largest batch that an instance takes; 0 if the function forms none
 	spec       queue.Function // as last sent to the policy
-	instances  int            // number of instances, starting ones included
+	instances  instanceSet    // starting ones included
 	found      [3]int64       // dispatches by kind of start (residency.Start)
 	placing    placing
 	served     time.Duration // time during which instances were busy, failed starts excluded
@@ -111,7 +111,7 @@ func (f *Function) define(fn function.Function) {
 			f.d.log.Warn("the profile's rows are not used, because batches of their size reach no instance; set batcher or inflight", "function", fn.Name, "largest_batch", most)
 		}
 	}
-	if why := f.d.Unsupported(fn); why != "" {
+	if why := f.d.cfg.unsupported(fn); why != "" {
 		f.d.log.Warn("the gateway cannot start a function", "function", fn.Name, "why", why)
 	}
 	f.definition, f.queue = fn, cmp.Or(fn.Queue, f.d.cfg.Queue)
@@ -127,7 +127,7 @@ func (f *Function) define(fn function.Function) {
 		f.scaling.configure(f.d.policy.now(), fn)
 		return
 	}
-	f.scaling = f.newScaling()
+	f.scaling = f.chooser().scaling(f.d.log)
 	if row := f.chooser().unit(); row != nil {
 		f.unit = *row
 	} else if _, scales := scale.KindOf(f.d.cfg.Scaler); scales && len(f.d.settings.Profile[f.name]) > 0 {
@@ -202,35 +202,12 @@ func (f *Function) KeepIdle(d time.Duration) {
 	}
 }
 
-// count returns the number of the function's running and starting instances of its current
-// version, instances of plans included. Locked.
-func (f *Function) count() (n int) {
-	for _, i := range f.d.instances {
-		if i.function == f && i.alive() {
-			n++
-		}
-	}
-	return n
-}
-
-// warm returns the instance for a probe: the instance with the fewest calls among those
-// that are ready and have their memory on the GPU. It returns nil if there is no such
-// instance. Locked.
-func (f *Function) warm() (best *Instance) {
-	for _, i := range f.d.instances {
-		if i.function == f && i.state == instanceReady && !i.parked && !i.outdated() && (best == nil || len(i.attempts) < len(best.attempts)) {
-			best = i
-		}
-	}
-	return best
-}
-
 // NotLoaded returns the refusal for a probe if no instance can answer it, and otherwise
 // nil.
 func (f *Function) NotLoaded() *refusal.Error {
 	f.d.mu.Lock()
 	defer f.d.mu.Unlock()
-	if f.warm() == nil {
+	if f.instances.warm() == nil {
 		return NotLoaded(f)
 	}
 	return nil
@@ -255,7 +232,7 @@ func (f *Function) refusal(code reason.Code) *refusal.Error {
 		}
 		return &refusal.Error{Code: refusal.LargerThanGPU, Message: fmt.Sprintf("function %s needs %v of GPU memory, and no GPU has that much", f.name, f.definition.GPUMem)}
 	case queue.QueueFull:
-		slots := max(len(f.d.cfg.GPUs)*f.d.cfg.Concurrency, 1)
+		slots := max(len(f.d.GPUs.list)*f.d.cfg.Concurrency, 1)
 		return &refusal.Error{Code: refusal.QueueFull, Retry: max(time.Duration(f.queue)*f.spec.Warm/time.Duration(slots), time.Second),
 			Message: fmt.Sprintf("the queue is full: %d calls of function %s wait", f.queue, f.name)}
 	case queue.TooLate:
@@ -284,8 +261,8 @@ func startFailed(f *Function, cause error) *refusal.Error {
 func (f *Function) Records(id string) (records []instance.Record) {
 	f.d.mu.Lock()
 	defer f.d.mu.Unlock()
-	for _, i := range f.d.instances {
-		if i.function == f && i.record.Handle.Runtime != "" && (id == "" || i.record.ID == id) {
+	for _, i := range f.instances {
+		if i.record.Handle.Runtime != "" && (id == "" || i.record.ID == id) {
 			records = append(records, *i.record)
 		}
 	}
@@ -308,7 +285,7 @@ func (f *Function) hold(i *Instance) {
 	}
 	f.d.log.Warn("an instance ended soon after its start; its replacement is delayed", "instance", i.record.ID, "function", f.name, "in", wait.String())
 	v.delayed++
-	v.maxMin = f.count()
+	v.maxMin = f.instances.alive()
 	f.respec()
 	time.AfterFunc(wait, func() {
 		f.d.mu.Lock()
@@ -322,7 +299,7 @@ func (f *Function) hold(i *Instance) {
 // replace starts one more instance if the function has fewer than wanted.
 // Locked.
 func (f *Function) replace(wanted int) {
-	have := f.count()
+	have := f.instances.alive()
 	if have >= wanted || f.d.Draining.IsSet() {
 		return
 	}

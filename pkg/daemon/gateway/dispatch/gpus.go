@@ -6,70 +6,128 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 )
 
-// openGPU sends a GPU to the policy, which may then use it. Locked.
-func (d *Dispatcher) openGPU(number int32) {
-	d.policy.step(&queue.GPUSet{GPU: number, Slots: d.cfg.Concurrency, Mem: d.memory.gpus[number].capacity, Class: d.classOf(number)})
+// GPUs are the GPUs that the gateway knows. A GPU keeps its number, the index in the list, for good.
+// Dispatcher.mu guards them.
+type GPUs struct {
+	d      *Dispatcher
+	list   []GPU          // replaced as a whole, never modified
+	models []string       // by class minus 1; empty if all GPUs have the same model
+	closed map[int32]bool // no instance starts there
 }
 
-// GPUs returns all GPUs, by number.
-func (d *Dispatcher) GPUs() []GPU {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.cfg.GPUs // SetGPUs replaces the list
+// newGPUs returns the GPUs of a configuration.
+func newGPUs(d *Dispatcher, list []GPU) GPUs {
+	return GPUs{d: d, list: list, models: modelsOf(list, nil), closed: map[int32]bool{}}
 }
 
-// SetGPUs changes the GPUs that the gateway may use, which are identified by name. It adds unknown ones. On
+// All returns all GPUs, by number.
+func (g *GPUs) All() []GPU {
+	g.d.mu.Lock()
+	defer g.d.mu.Unlock()
+	return g.list
+}
+
+// Set changes the GPUs that the gateway may use, which are identified by name. It adds unknown ones. On
 // a GPU that is not in the list any more, no instance starts, and instances end when they are idle.
-func (d *Dispatcher) SetGPUs(usable []GPU) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	before := len(d.cfg.GPUs)
-	d.cfg.GPUs = slices.Clone(d.cfg.GPUs)
+func (g *GPUs) Set(usable []GPU) {
+	g.d.mu.Lock()
+	defer g.d.mu.Unlock()
+	before := len(g.list)
+	g.list = slices.Clone(g.list)
 	listed := map[int32]bool{}
-	for _, g := range usable {
-		number := slices.IndexFunc(d.cfg.GPUs, func(known GPU) bool { return known.Name == g.Name })
+	for _, u := range usable {
+		number := g.number(u.Name)
 		if number < 0 {
-			number = len(d.cfg.GPUs)
-			d.cfg.GPUs = append(d.cfg.GPUs, g)
-			d.memory.gpus = append(d.memory.gpus, gpuMemory{capacity: g.Mem})
+			number = int32(len(g.list))
+			g.list = append(g.list, u)
+			g.d.memory.gpus = append(g.d.memory.gpus, gpuMemory{capacity: u.Mem})
 		}
-		listed[int32(number)] = true
+		listed[number] = true
 	}
-	if len(d.cfg.GPUs) > before {
-		d.added(before)
+	if len(g.list) > before {
+		g.added(before)
 	}
-	for number := range d.cfg.GPUs {
+	for number := range g.list {
 		n := int32(number)
 		switch {
-		case listed[n] && d.closed[n]:
-			delete(d.closed, n)
-			d.log.Info("GPU usable", "gpu", d.cfg.GPUs[n].Name)
-			d.openGPU(n)
-		case !listed[n] && !d.closed[n]:
-			d.closed[n] = true
-			d.log.Warn("GPU not usable", "gpu", d.cfg.GPUs[n].Name)
-			d.policy.step(&queue.GPURemoved{GPU: n})
+		case listed[n] && g.closed[n]:
+			delete(g.closed, n)
+			g.d.log.Info("GPU usable", "gpu", g.list[n].Name)
+			g.open(n)
+		case !listed[n] && !g.closed[n]:
+			g.closed[n] = true
+			g.d.log.Warn("GPU not usable", "gpu", g.list[n].Name)
+			g.d.policy.step(&queue.GPURemoved{GPU: n})
 		}
 	}
 }
 
 // added processes new GPUs, from the number first on. Locked.
-func (d *Dispatcher) added(first int) {
-	models := len(d.gpuModels)
-	d.gpuModels = d.classes()
-	d.placements.placer, d.placements.scaled, _ = newPlacer(&d.cfg) // New has checked the configuration
-	for _, i := range d.instances {
+func (g *GPUs) added(first int) {
+	models := len(g.models)
+	g.models = modelsOf(g.list, g.models)
+	g.d.placements.placer, g.d.placements.scaled, _ = newPlacer(&g.d.cfg, g.list) // New has checked the configuration
+	for _, i := range g.d.Instances.byID {
 		i.reportPlaced()
 	}
-	if models == 0 && len(d.gpuModels) > 0 { // so far, all GPUs were of one model and in no class
-		for number := range first {
-			if !d.closed[int32(number)] {
-				d.openGPU(int32(number))
+	if models == 0 && len(g.models) > 0 { // so far, all GPUs were of one model and in no class
+		for number := range int32(first) {
+			if !g.closed[number] {
+				g.open(number)
 			}
 		}
 	}
-	for number := first; number < len(d.cfg.GPUs); number++ {
-		d.log.Info("GPU added", "gpu", d.cfg.GPUs[number].Name)
-		d.openGPU(int32(number))
+	for number := first; number < len(g.list); number++ {
+		g.d.log.Info("GPU added", "gpu", g.list[number].Name)
+		g.open(int32(number))
 	}
+}
+
+// open sends a GPU to the policy, which may then use it. Locked.
+func (g *GPUs) open(number int32) {
+	g.d.policy.step(&queue.GPUSet{GPU: number, Slots: g.d.cfg.Concurrency, Mem: g.d.memory.gpus[number].capacity, Class: g.classOf(number)})
+}
+
+// modelsOf returns the models of GPUs: the ones in first, then further ones, sorted. A class of GPUs
+// is 1 plus the index of its model, and does not change. If all GPUs have the same model, there are no
+// classes.
+func modelsOf(list []GPU, first []string) []string {
+	var further []string
+	for _, g := range list {
+		if !slices.Contains(first, g.Model) {
+			further = append(further, g.Model)
+		}
+	}
+	slices.Sort(further)
+	models := append(slices.Clone(first), slices.Compact(further)...)
+	if len(models) < 2 {
+		return nil
+	}
+	return models
+}
+
+// classOf returns the class of a GPU, or 0 if all GPUs have the same model.
+func (g *GPUs) classOf(number int32) int32 {
+	return int32(slices.Index(g.models, g.list[number].Model)) + 1
+}
+
+// number returns the number of a GPU, or -1 for a GPU that this gateway does not serve.
+func (g *GPUs) number(name string) int32 {
+	return int32(slices.IndexFunc(g.list, func(known GPU) bool { return known.Name == name }))
+}
+
+// numbers is number for several GPUs.
+func (g *GPUs) numbers(names []string) (out []int32) {
+	for _, name := range names {
+		out = append(out, g.number(name))
+	}
+	return out
+}
+
+// names returns the names of GPUs.
+func (g *GPUs) names(numbers []int) (names []string) {
+	for _, n := range numbers {
+		names = append(names, g.list[n].Name)
+	}
+	return names
 }

@@ -17,22 +17,22 @@ func TestSetGPUs(t *testing.T) {
 		return closed
 	}
 	b := GPU{Name: "b/0", Mem: 2 << 30, Model: "H200"}
-	d.SetGPUs([]GPU{b})
+	d.GPUs.Set([]GPU{b})
 	if got := state(); !slices.Equal(got, []bool{true, false}) {
 		t.Errorf("node a lost, node b joined: closed %v, want the first", got)
 	}
-	if got := []int32{d.classOf(0), d.classOf(1)}; got[0] == 0 || got[1] == 0 || got[0] == got[1] {
+	if got := []int32{d.GPUs.classOf(0), d.GPUs.classOf(1)}; got[0] == 0 || got[1] == 0 || got[0] == got[1] {
 		t.Errorf("classes of two models: %v, want two", got)
 	}
-	before := d.classOf(1)
-	d.SetGPUs([]GPU{b, {Name: "c/0", Model: "A100"}, {Name: "a/0", Mem: 1 << 30, Model: "L4"}})
-	if got := state(); !slices.Equal(got, []bool{false, false, false}) || d.cfg.GPUs[2].Name != "c/0" {
-		t.Errorf("node a back, node c joined: closed %v, GPUs %v", got, d.cfg.GPUs)
+	before := d.GPUs.classOf(1)
+	d.GPUs.Set([]GPU{b, {Name: "c/0", Model: "A100"}, {Name: "a/0", Mem: 1 << 30, Model: "L4"}})
+	if got := state(); !slices.Equal(got, []bool{false, false, false}) || d.GPUs.list[2].Name != "c/0" {
+		t.Errorf("node a back, node c joined: closed %v, GPUs %v", got, d.GPUs.list)
 	}
-	if d.classOf(1) != before {
-		t.Errorf("class of b/0: %d, then %d", before, d.classOf(1))
+	if d.GPUs.classOf(1) != before {
+		t.Errorf("class of b/0: %d, then %d", before, d.GPUs.classOf(1))
 	}
-	d.SetGPUs(nil)
+	d.GPUs.Set(nil)
 	if got := state(); !slices.Equal(got, []bool{true, true, true}) {
 		t.Errorf("no node: closed %v, want all", got)
 	}

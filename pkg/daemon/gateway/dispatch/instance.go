@@ -98,59 +98,57 @@ func (i *Instance) alive() bool {
 }
 
 // start starts an instance of a function on a GPU, under the policy's ID. Locked.
-func (d *Dispatcher) start(now time.Duration, number, on int32, id residency.ID) *Instance {
+func (s *Instances) start(now time.Duration, number, on int32, id residency.ID) *Instance {
+	d := s.d
 	f := d.functions[number]
 	i := &Instance{d: d, id: id, gpu: on, function: f, version: f.version, definition: f.definition, own: true, idleSince: now, memory: newInstanceMemory()}
 	var sharing Sharing
-	if i.parks = d.cfg.Park != "" && !f.spans(); i.parks && d.cfg.Park == ParkSwap {
+	if i.parks = d.cfg.Park != "" && !f.definition.Spans(); i.parks && d.cfg.Park == ParkSwap {
 		sharing.Oversubscribe = gpu.SwapOrdered
 	}
-	s := d.placements.claim(f, on)
-	ofPlacer := s != nil
+	p := d.placements.claim(f, on)
+	ofPlacer := p != nil
 	if !ofPlacer {
-		d.lastName++
-		s = &placedStart{id: f.instanceID(d.lastName), gpus: []int{int(on)}, config: f.nextConfig(int(on))}
+		s.lastName++
+		p = &placedStart{id: instanceID(f.name, s.lastName), gpus: []int{int(on)}, config: f.nextConfig(int(on))}
 	}
 	i.hadWeights = d.weights[weightsKey(&f.definition, on)]
-	if i.config = f.unit; s.config != nil {
-		i.config = *s.config
+	if i.config = f.unit; p.config != nil {
+		i.config = *p.config
 	}
-	for _, g := range s.gpus[1:] {
-		i.further, i.mem = append(i.further, int32(g)), s.mem
+	for _, g := range p.gpus[1:] {
+		i.further, i.mem = append(i.further, int32(g)), p.mem
 	}
-	slice := f.chooser().sliceOf(s.config)
-	if d.sideBySide() && s.config == nil && !f.chooser().statesSlice() {
+	slice := f.chooser().sliceOf(p.config)
+	if d.cfg.sideBySide() && p.config == nil && !f.chooser().statesSlice() {
 		slice.SMPct, slice.QuotaRequest, sharing.AllSMs = equalShare(d.cfg.Concurrency), 1, true
 	}
-	r := launch.Intended(f.definition, instance.Placement{ID: s.id, GPUs: d.gpuNames(s.gpus), Slice: slice, Batch: batchOf(s.config)})
+	r := launch.Intended(f.definition, instance.Placement{ID: p.id, GPUs: d.GPUs.names(p.gpus), Slice: slice, Batch: batchOf(p.config)})
 	r.Registered, r.Owner = []string{r.ID}, instance.Gateway
 	i.record = &r
 	var life context.Context
 	life, i.cancel = context.WithCancel(d.life)
-	d.instances[id] = i
-	f.instances++
 	if !ofPlacer {
 		i.reportPlaced()
 	}
-	f.setMaxBatch()
-	i.shareMemory()
+	s.put(i)
 	i.reportSlice()
 	d.shell.Start(life, i, f.definition, sharing)
 	return i
 }
 
 // sideBySide reports whether several instances without a profile run on a GPU at the same time.
-func (d *Dispatcher) sideBySide() bool {
-	return d.cfg.SideBySide && d.cfg.Concurrency > 1 && !queue.OneAtATime(d.cfg.Policy.Policy)
+func (c *Config) sideBySide() bool {
+	return c.SideBySide && c.Concurrency > 1 && !queue.OneAtATime(c.Policy.Policy)
 }
 
 // equalShare returns the part of the SMs of each of n instances that may have leases at the same
 // time, in percent. It is rounded down, so that n of them fit.
 func equalShare(n int) float64 { return math.Floor(1e5/float64(n)) / 1e3 }
 
-// instanceID returns the ID of the n-th instance that the gateway starts.
-func (f *Function) instanceID(n int64) string {
-	return fmt.Sprintf("%s.%d", f.name[:min(len(f.name), maxName)], n)
+// instanceID returns the ID of the n-th instance or job that the gateway starts, of a function.
+func instanceID(function string, n int64) string {
+	return fmt.Sprintf("%s.%d", function[:min(len(function), maxName)], n)
 }
 
 // maxName is how many bytes of a function's name an instance's ID contains. IDs have at
@@ -185,7 +183,7 @@ func (i *Instance) Started(r instance.Record) bool {
 	if i.hadWeights {
 		kind = sharing
 	}
-	v.measured(d.classOf(i.gpu), kind, took)
+	v.measured(d.GPUs.classOf(i.gpu), kind, took)
 	if len(i.attempts) == 0 {
 		d.policy.step(&queue.Ready{Instance: i.id, Function: i.function.number})
 		return true
@@ -225,7 +223,7 @@ func (i *Instance) NotStarted(cause error) bool {
 	i.forget()
 	var starved *shortError
 	short := errors.As(cause, &starved)
-	if !short && !d.closed[i.gpu] {
+	if !short && !d.GPUs.closed[i.gpu] {
 		i.version.fails++
 	}
 	i.version.failure = cause
@@ -252,12 +250,9 @@ func (i *Instance) NotStarted(cause error) bool {
 // forget removes the instance from the state without telling the policy. Locked.
 func (i *Instance) forget() {
 	i.state = instanceGone
-	delete(i.d.instances, i.id)
-	i.function.instances--
 	i.function.sessions.forget(i)
 	i.d.placements.placer.Remove(i.record.ID)
-	i.function.setMaxBatch()
-	i.shareMemory()
+	i.d.Instances.delete(i)
 }
 
 // lose forgets the instance and reports the loss to the policy. Locked.
@@ -342,7 +337,7 @@ func (i *Instance) Replace() (wait time.Duration, ok bool) {
 	if i.unneeded() {
 		return 0, false
 	}
-	wanted := i.function.count() + 1
+	wanted := i.function.instances.alive() + 1
 	wait = i.version.restarts.Next(time.Since(i.record.Handle.Started))
 	time.AfterFunc(wait, func() {
 		d.mu.Lock()

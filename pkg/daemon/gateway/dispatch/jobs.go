@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/refusal"
 	"github.com/gfaas/gfaas/pkg/function"
@@ -21,18 +22,18 @@ func (d *Dispatcher) NewJob(name string, unfinished map[string]int) (instance.Re
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	f := d.Function(name)
-	d.lastName++
-	id := fmt.Sprintf("%s.%d", name[:min(len(name), maxName)], d.lastName)
+	d.Instances.lastName++
+	id := instanceID(name, d.Instances.lastName)
 	if f == nil || f.removed {
 		return instance.Record{ID: id, Function: name}, refusal.UnknownFunction(name)
 	}
 	best := -1
-	for n, g := range d.cfg.GPUs {
-		if d.closed[int32(n)] {
+	for n, g := range d.GPUs.list {
+		if d.GPUs.closed[int32(n)] {
 			continue
 		}
 		fits := d.memory.gpus[n].capacity == 0 || int64(f.definition.GPUMem) <= d.memory.gpus[n].capacity
-		if fits && (best < 0 || unfinished[g.Name] < unfinished[d.cfg.GPUs[best].Name]) {
+		if fits && (best < 0 || unfinished[g.Name] < unfinished[d.GPUs.list[best].Name]) {
 			best = n
 		}
 	}
@@ -40,40 +41,49 @@ func (d *Dispatcher) NewJob(name string, unfinished map[string]int) (instance.Re
 		return instance.Record{ID: id, Function: name}, fmt.Errorf("no GPU has %v of memory that other programs do not use", f.definition.GPUMem)
 	}
 	slice, _ := f.chooser().slice(best)
-	r := launch.Intended(f.definition, instance.Placement{ID: id, GPUs: []string{d.cfg.GPUs[best].Name}, Slice: slice})
+	r := launch.Intended(f.definition, instance.Placement{ID: id, GPUs: []string{d.GPUs.list[best].Name}, Slice: slice})
 	r.Registered, r.Owner = []string{r.ID}, instance.Gateway
 	return r, nil
 }
 
 // SetJobs replaces the status of jobs.
-func (d *Dispatcher) SetJobs(jobs []status.Instance) {
+func (d *Dispatcher) SetJobs(all []status.Instance) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.jobs = jobs
+	d.jobs = all
 }
 
-// setJobs sets the state of a training function: the state of its jobs that needs the most attention.
-// Locked.
-func (f *Function) setJobs(s *status.Function) {
-	for _, state := range []string{instance.Failed, instance.Running, instance.Starting, instance.Succeeded} {
-		for _, j := range f.d.jobs {
-			if j.Function == f.name && j.State == state {
-				s.State = state
-				s.Instances = f.countJobs()
-				return
-			}
+// jobs is the status of jobs.
+type jobs []status.Instance
+
+// of returns the jobs of a function.
+func (all jobs) of(function string) (own jobs) {
+	for _, j := range all {
+		if j.Function == function {
+			own = append(own, j)
 		}
 	}
+	return own
 }
 
-// countJobs returns the number of the function's jobs. Locked.
-func (f *Function) countJobs() (n int) {
-	for _, j := range f.d.jobs {
-		if j.Function == f.name {
+// count returns the number of jobs in one of the states.
+func (all jobs) count(states ...string) (n int) {
+	for _, j := range all {
+		if slices.Contains(states, j.State) {
 			n++
 		}
 	}
 	return n
+}
+
+// state returns the state of a job that needs the most attention. It returns "" if there is no job.
+func (all jobs) state() string {
+	for _, state := range []string{instance.Failed, instance.Running, instance.Starting, instance.Succeeded} {
+		if all.count(state) > 0 {
+			return state
+		}
+	}
+	return ""
 }
 
 // uncallable returns the refusal for a call of a training function, and nil for other functions.

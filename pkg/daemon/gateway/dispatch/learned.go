@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -67,23 +68,23 @@ const maxOthers = 1 << 20
 
 // costKey identifies what the costs of a function depend on: how its instances are started, and the
 // models of the GPUs.
-func (d *Dispatcher) costKey(fn function.Function) string {
+func (g *GPUs) costKey(fn function.Function) string {
 	key := []string{launch.Intended(fn, instance.Placement{}).Definition}
-	for _, gpu := range d.cfg.GPUs {
+	for _, gpu := range g.list {
 		key = append(key, gpu.Model)
 	}
 	slices.Sort(key[1:])
 	return strings.Join(slices.Compact(key), "/")
 }
 
-// loadLearned reads Config.LearnedFile. If it cannot be read, the costs are measured again.
-func (d *Dispatcher) loadLearned() {
-	if d.cfg.LearnedFile == "" {
-		return
+// readLearned reads Config.LearnedFile. If it cannot be read, the costs are measured again.
+func readLearned(path string, log *slog.Logger) map[string]learnedCosts {
+	if path == "" {
+		return nil
 	}
-	text, err := os.ReadFile(d.cfg.LearnedFile)
+	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return
+		return nil
 	}
 	var file learned
 	if err == nil {
@@ -93,24 +94,24 @@ func (d *Dispatcher) loadLearned() {
 		err = fmt.Errorf("got version %d, want %d", file.Version, learnedVersion)
 	}
 	if err != nil {
-		d.log.Warn("cannot read the costs that earlier gateways measured: they are measured again", "file", d.cfg.LearnedFile, "err", err)
-		return
+		log.Warn("cannot read the costs that earlier gateways measured: they are measured again", "file", path, "err", err)
+		return nil
 	}
-	d.learned = file.Functions
+	return file.Functions
 }
 
 // recall sets the costs of a new version of the function to those that an earlier gateway measured of the
 // same version. Locked.
 func (f *Function) recall() {
 	known, ok := f.d.learned[f.name]
-	if !ok || known.Definition != f.d.costKey(f.definition) {
+	if !ok || known.Definition != f.d.GPUs.costKey(f.definition) {
 		return
 	}
 	f.costs = costs{durations: known.means(), mem: known.MemBytes, measured: known.MemBytes > 0}
 	if s := known.BatchSlope; s != nil && *s >= 0 && *s <= profile.MaxBatchSlope {
 		f.costs.slope, f.costs.fitted = *s, true
 	}
-	for i, model := range f.d.gpuModels {
+	for i, model := range f.d.GPUs.models {
 		if on, measured := known.ByModel[model]; measured {
 			f.class(int32(i) + 1).durations = on.means()
 		}
@@ -162,12 +163,12 @@ func (d *Dispatcher) learnedNow() learned {
 		if f.removed || c.warm.n+c.start.n+c.load.n+c.shared.n == 0 && !c.measured {
 			continue
 		}
-		known := learnedCosts{Definition: d.costKey(f.definition), learnedDurations: c.learned()}
+		known := learnedCosts{Definition: d.GPUs.costKey(f.definition), learnedDurations: c.learned()}
 		for class, on := range f.byClass {
 			if known.ByModel == nil {
 				known.ByModel = map[string]learnedDurations{}
 			}
-			known.ByModel[d.gpuModels[class-1]] = on.learned()
+			known.ByModel[d.GPUs.models[class-1]] = on.learned()
 		}
 		if c.fitted {
 			known.BatchSlope = new(c.slope)

@@ -90,7 +90,7 @@ func newInstanceMemory() instanceMemory {
 
 func newLedger(d *Dispatcher) ledger {
 	l := ledger{d: d, ended: map[process]time.Duration{}}
-	for _, gpu := range d.cfg.GPUs {
+	for _, gpu := range d.GPUs.list {
 		l.gpus = append(l.gpus, gpuMemory{capacity: gpu.Mem})
 	}
 	return l
@@ -111,7 +111,7 @@ func (m *gpuMemory) changed(a, b int64) bool {
 func (d *Dispatcher) Measured(s *wire.Status, drivers map[string]Memory) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if s != nil || len(d.instances) == 0 {
+	if s != nil || len(d.Instances.byID) == 0 {
 		d.memory.measured(s, drivers)
 	}
 }
@@ -130,7 +130,7 @@ type uses struct{ allocated, parked, context, imported int64 }
 // measured stores measurements and sends the changes to the policy. Locked.
 func (l *ledger) measured(s *wire.Status, drivers map[string]Memory) {
 	ids := map[string]*Instance{}
-	for _, v := range l.d.instances {
+	for _, v := range l.d.Instances.byID {
 		ids[v.record.ID] = v
 	}
 	now := l.d.policy.now()
@@ -141,7 +141,7 @@ func (l *ledger) measured(s *wire.Status, drivers map[string]Memory) {
 	}
 	for i := range l.gpus {
 		m := &l.gpus[i]
-		name := l.d.cfg.GPUs[i].Name
+		name := l.d.GPUs.list[i].Name
 		reported, known := drivers[name]
 		_, covered := clientsOn(s, name)
 		// Without a report of its clients, instances cannot be told from other programs.
@@ -178,11 +178,11 @@ func (l *ledger) measured(s *wire.Status, drivers map[string]Memory) {
 // programs. Locked.
 func (l *ledger) usesOn(gpu int32, s *wire.Status, ids map[string]*Instance) (on map[*Instance]*uses, own int64) {
 	m := &l.gpus[gpu]
-	node := nodeOf(l.d.cfg.GPUs[gpu].Name)
+	node := nodeOf(l.d.GPUs.list[gpu].Name)
 	on = map[*Instance]*uses{}
 	counted := map[int]bool{} // PIDs
 	if s != nil {
-		clients, _ := clientsOn(s, l.d.cfg.GPUs[gpu].Name)
+		clients, _ := clientsOn(s, l.d.GPUs.list[gpu].Name)
 		for _, c := range clients {
 			v := ids[c.Instance]
 			if v == nil {
@@ -269,7 +269,7 @@ func (m *gpuMemory) note(now time.Duration, others int64) {
 
 // setCapacity sends the policy the memory of a GPU that other programs leave. Locked.
 func (l *ledger) setCapacity(gpu int32) {
-	m, limit := &l.gpus[gpu], l.d.cfg.GPUs[gpu].Mem
+	m, limit := &l.gpus[gpu], l.d.GPUs.list[gpu].Mem
 	if limit == 0 { // for example a MIG instance, whose size no list contains
 		limit = m.driver.Total
 	}
@@ -279,7 +279,7 @@ func (l *ledger) setCapacity(gpu int32) {
 		return
 	}
 	m.capacity = capacity
-	l.d.policy.step(&queue.GPUSet{GPU: gpu, Slots: l.d.cfg.Concurrency, Mem: capacity, Class: l.d.classOf(gpu)})
+	l.d.policy.step(&queue.GPUSet{GPU: gpu, Slots: l.d.cfg.Concurrency, Mem: capacity, Class: l.d.GPUs.classOf(gpu)})
 }
 
 // setSize sends the policy the memory that an instance uses. weights are the bytes of
@@ -326,7 +326,7 @@ func (l *ledger) required(f *Function, mem int64) int64 {
 // occupied returns the bytes that instances occupy on a GPU that is one of their further
 // GPUs, and the bytes that are kept free there for an instance on several GPUs. Locked.
 func (l *ledger) occupied(gpu int32) (mem int64) {
-	for _, v := range l.d.instances {
+	for _, v := range l.d.Instances.byID {
 		if slices.Contains(v.further, gpu) {
 			mem += max(v.mem, v.memory.further[gpu])
 		}
@@ -387,7 +387,7 @@ func (i *Instance) ShortOfMemory(refused bool, err error) error {
 func (l *ledger) inUse(f *Function) *refusal.Error {
 	var use []string
 	for i := range l.gpus {
-		m, limit := &l.gpus[i], l.d.cfg.GPUs[i].Mem
+		m, limit := &l.gpus[i], l.d.GPUs.list[i].Mem
 		if m.known && max(limit, m.driver.Total) >= f.spec.Mem && (limit == 0 || limit >= f.spec.Mem) {
 			use = append(use, l.use(int32(i)))
 		}
@@ -402,7 +402,7 @@ func (l *ledger) inUse(f *Function) *refusal.Error {
 
 // use describes the usage of a GPU's memory for a message. Locked.
 func (l *ledger) use(gpu int32) string {
-	m, name := &l.gpus[gpu], l.d.cfg.GPUs[gpu].Name
+	m, name := &l.gpus[gpu], l.d.GPUs.list[gpu].Name
 	if !m.known {
 		return fmt.Sprintf("GPU %s has too little free memory", name)
 	}

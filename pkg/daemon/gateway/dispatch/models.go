@@ -9,10 +9,10 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/residency"
 )
 
-// models returns the queue.Function.Model of each function whose instances are interchangeable with
+// sharedModels returns the queue.Function.Model of each function whose instances are interchangeable with
 // those of another one: both name a model, belong to one tenant, and differ only in their names and in
-// fields that only the gateway uses. Locked.
-func (d *Dispatcher) models(functions []function.Function) map[string]int32 {
+// fields that only the gateway uses.
+func sharedModels(functions []function.Function, numbers *queue.Numbers) map[string]int32 {
 	type first struct {
 		function.Function // as started, without its name
 		name, tenant      string
@@ -30,7 +30,7 @@ func (d *Dispatcher) models(functions []function.Function) map[string]int32 {
 			firsts[fn.Model.Name] = append(known, first{started, fn.Name, fn.Tenant})
 			continue
 		}
-		models[known[i].name] = d.numbers.Of(known[i].name) + 1
+		models[known[i].name] = numbers.Of(known[i].name) + 1
 		models[fn.Name] = models[known[i].name]
 	}
 	return models
@@ -38,9 +38,9 @@ func (d *Dispatcher) models(functions []function.Function) map[string]int32 {
 
 // loadedGPUs returns, by number of a function, the GPUs on which an instance of the function, or of
 // one with the same model, has its memory. Locked.
-func (d *Dispatcher) loadedGPUs() map[int32]map[int32]bool {
+func (s *Instances) loadedGPUs() map[int32]map[int32]bool {
 	byModel := map[int32]map[int32]bool{} // key: modelKey
-	for _, i := range d.instances {
+	for _, i := range s.byID {
 		if i.loaded() {
 			key := i.function.modelKey()
 			if byModel[key] == nil {
@@ -50,7 +50,7 @@ func (d *Dispatcher) loadedGPUs() map[int32]map[int32]bool {
 		}
 	}
 	loaded := map[int32]map[int32]bool{}
-	for number, f := range d.functions {
+	for number, f := range s.d.functions {
 		loaded[number] = byModel[f.modelKey()]
 	}
 	return loaded
@@ -66,12 +66,12 @@ func (f *Function) modelKey() int32 {
 
 // missesFalsely reports whether a Run action needs a start or a load although another GPU has the
 // memory for the call (a false miss; LALB, section V). Locked.
-func (d *Dispatcher) missesFalsely(a *queue.Action) bool {
+func (s *Instances) missesFalsely(a *queue.Action) bool {
 	if a.Start == residency.GPUWarm {
 		return false
 	}
-	key := d.functions[a.Function].modelKey()
-	for _, i := range d.instances {
+	key := s.d.functions[a.Function].modelKey()
+	for _, i := range s.byID {
 		if i.gpu != a.GPU && i.loaded() && i.function.modelKey() == key {
 			return true
 		}

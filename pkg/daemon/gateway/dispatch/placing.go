@@ -49,34 +49,31 @@ type placedStart struct {
 	config   *scale.Instance
 }
 
-// newPlacer returns the placer of a configuration. scaled reports whether it places the
+// newPlacer returns the placer of a configuration for the listed GPUs. scaled reports whether it places the
 // instances of scaled functions.
-func newPlacer(cfg *Config) (p placement.Placer, scaled bool, err error) {
+func newPlacer(cfg *Config, list []GPU) (p placement.Placer, scaled bool, err error) {
 	kind, ok := placement.KindOf(cmp.Or(cfg.Placement, placement.Names()[0]))
 	if !ok {
 		return nil, false, fmt.Errorf("unknown placement %q", cfg.Placement)
 	}
 	options := cmp.Or(cfg.Placing, new(placement.DefaultOptions()))
 	var gpus []placement.GPU
-	for _, g := range cfg.GPUs {
+	for _, g := range list {
 		gpus = append(gpus, placement.GPU{Mem: gpu.Bytes(g.Mem), Model: g.Model})
 	}
 	return kind.New(gpus, *options), kind.Scaled, nil
 }
 
-// spans reports whether each instance of the function runs on several GPUs. Locked.
-func (f *Function) spans() bool { return f.definition.GPUs > 1 }
-
 // byPlacer reports whether the placer chooses the GPUs of the function's instances. Locked.
 func (p *placing) byPlacer() bool {
-	return p.f.spans() || p.f.d.placements.scaled && p.f.scaling != nil && !p.unplaced
+	return p.f.definition.Spans() || p.f.d.placements.scaled && p.f.scaling != nil && !p.unplaced
 }
 
 // startMissing starts the missing instances of all placed functions. Locked.
 func (p *placements) startMissing() {
 	var placed []*Function
 	for _, f := range p.d.inOrder() {
-		if f.placing.unplaced && f.count() > 0 {
+		if f.placing.unplaced && f.instances.alive() > 0 {
 			f.placing.unplaced = false
 			f.respec()
 		}
@@ -105,7 +102,7 @@ func (p *placing) fill(waiting bool) {
 	if !p.byPlacer() || !d.Known.IsSet() || d.Draining.IsSet() {
 		return
 	}
-	have, want := f.count(), int(f.spec.Min)
+	have, want := f.instances.alive(), int(f.spec.Min)
 	if waiting {
 		want = max(want, 1)
 	}
@@ -117,7 +114,7 @@ func (p *placing) fill(waiting bool) {
 	}
 	for ; have < want && p.startOne(); have++ {
 	}
-	if have == 0 && waiting && !f.spans() {
+	if have == 0 && waiting && !f.definition.Spans() {
 		p.unplaced = true
 		f.respec()
 	}
@@ -160,7 +157,7 @@ func (p *placing) configs() (configs []*scale.Instance, requested *scale.Instanc
 			configs, requested = append(configs, &like), &like
 		}
 	}
-	for number := range f.d.cfg.GPUs {
+	for number := range f.d.GPUs.list {
 		row := f.chooser().config(number)
 		if row != nil && !slices.ContainsFunc(configs, func(c *scale.Instance) bool { return c.Request == row.Request }) {
 			configs = append(configs, row)
@@ -201,7 +198,7 @@ func (p *placing) startWith(r placement.Request, config *scale.Instance, free []
 	refused := map[int]bool{}
 	except := func(g int) bool { return refused[g] }
 	for {
-		r.ID = f.instanceID(d.lastName + 1)
+		r.ID = instanceID(f.name, d.Instances.lastName+1)
 		at, why := p.cleared(r, free)
 		if at == nil && p.clearing == nil {
 			at, why = d.placements.placer.Place(r, free, except)
@@ -212,13 +209,13 @@ func (p *placing) startWith(r placement.Request, config *scale.Instance, free []
 		case len(at) == 0:
 			return false, why
 		}
-		d.lastName++
+		d.Instances.lastName++
 		if d.placements.request(&placedStart{f, r.ID, at, int64(r.Mem), config}) {
-			d.log.Info("placed an instance", "function", f.name, "instance", r.ID, "gpu", strings.Join(d.gpuNames(at), ","), "why", why.String())
+			d.log.Info("placed an instance", "function", f.name, "instance", r.ID, "gpu", strings.Join(d.GPUs.names(at), ","), "why", why.String())
 			return true, why
 		}
 		d.placements.placer.Remove(r.ID)
-		if f.spans() {
+		if f.definition.Spans() {
 			d.memory.shareOccupied(at) // cleared released only the first
 		}
 		refused[at[0]] = true
@@ -252,7 +249,7 @@ func (p *placing) noRoom(r placement.Request, why reason.Reason, evictable []gpu
 	if p.clearing != nil {
 		return
 	}
-	if f.spans() {
+	if f.definition.Spans() {
 		if at, _ := d.placements.placer.Place(r, evictable, func(int) bool { return false }); len(at) > 0 {
 			d.placements.placer.Remove(r.ID)
 			p.beginClearing(at, int64(r.Mem))
@@ -275,47 +272,41 @@ func (i *Instance) reportPlaced() {
 	i.d.placements.placer.Put(placement.Request{ID: i.record.ID, Function: i.function.name, GPUs: len(gpus), Slice: i.record.Slice, Mem: gpu.Bytes(mem)}, gpus)
 }
 
-// gpuNames returns the names of GPUs.
-func (d *Dispatcher) gpuNames(numbers []int) (names []string) {
-	for _, g := range numbers {
-		names = append(names, d.cfg.GPUs[g].Name)
-	}
-	return names
-}
-
 // Unstartable returns why this gateway can never start an instance of the function, or "".
 func (f *Function) Unstartable() string {
 	f.d.mu.Lock()
 	defer f.d.mu.Unlock()
-	return f.unstartable()
+	return f.chooser().unstartable()
 }
 
-// unstartable implements Unstartable. Locked.
-func (f *Function) unstartable() string {
-	if why := f.d.Unsupported(f.definition); why != "" {
+// unstartable implements Function.Unstartable.
+func (c chooser) unstartable() string {
+	if why := c.cfg.unsupported(*c.fn); why != "" {
 		return why
 	}
 	large := 0
-	for _, g := range f.d.cfg.GPUs {
-		if g.Mem == 0 || g.Mem >= int64(f.definition.GPUMem) {
+	for _, g := range c.gpus {
+		if g.Mem == 0 || g.Mem >= int64(c.fn.GPUMem) {
 			large++
 		}
 	}
-	if !f.spans() || f.definition.GPUs <= large {
+	if !c.fn.Spans() || c.fn.GPUs <= large {
 		return ""
 	}
-	if n := len(f.d.cfg.GPUs); n < f.definition.GPUs {
-		return fmt.Sprintf("it spans %d GPUs, and the gateway has %d", f.definition.GPUs, n)
+	if n := len(c.gpus); n < c.fn.GPUs {
+		return fmt.Sprintf("it spans %d GPUs, and the gateway has %d", c.fn.GPUs, n)
 	}
-	return fmt.Sprintf("it spans %d GPUs, and of the gateway's GPUs, %d have %v of memory", f.definition.GPUs, large, f.definition.GPUMem)
+	return fmt.Sprintf("it spans %d GPUs, and of the gateway's GPUs, %d have %v of memory", c.fn.GPUs, large, c.fn.GPUMem)
 }
 
 // Unsupported returns why the gateway supports no function with this definition, or "".
-func (d *Dispatcher) Unsupported(fn function.Function) string {
-	if d.cfg.Unsupported == nil {
+func (d *Dispatcher) Unsupported(fn function.Function) string { return d.cfg.unsupported(fn) }
+
+func (c *Config) unsupported(fn function.Function) string {
+	if c.Unsupported == nil {
 		return ""
 	}
-	return d.cfg.Unsupported(fn)
+	return c.Unsupported(fn)
 }
 
 // unserved returns the refusal for a call of a training function, or of a function that has no
@@ -325,11 +316,11 @@ func (f *Function) unserved() *refusal.Error {
 	if e := uncallable(&f.definition); e != nil {
 		return e
 	}
-	why := f.unstartable()
-	if why == "" || f.count() > 0 {
+	why := f.chooser().unstartable()
+	if why == "" || f.instances.alive() > 0 {
 		return nil
 	}
-	if f.d.Unsupported(f.definition) != "" {
+	if f.d.cfg.unsupported(f.definition) != "" {
 		return &refusal.Error{Code: refusal.StartFailed, Message: fmt.Sprintf("the gateway cannot start function %s: %s", f.name, why)}
 	}
 	return &refusal.Error{Code: refusal.StartFailed,
@@ -354,7 +345,7 @@ const clearTime = 30 * time.Second
 // beginClearing begins to stop idle instances on GPUs. Locked.
 func (p *placing) beginClearing(gpus []int, mem int64) {
 	p.clearing = &clearing{gpus, mem, p.f.d.policy.now() + clearTime}
-	p.f.d.log.Info("stopping idle instances to make room", "function", p.f.name, "gpu", strings.Join(p.f.d.gpuNames(gpus), ","))
+	p.f.d.log.Info("stopping idle instances to make room", "function", p.f.name, "gpu", strings.Join(p.f.d.GPUs.names(gpus), ","))
 	p.f.d.memory.shareOccupied(gpus)
 }
 
@@ -400,8 +391,8 @@ func (p *placements) free(f *Function) (free, evictable []gpu.Bytes) {
 	}
 	for _, s := range p.d.policy.policy.Snapshot().Instances {
 		free[s.GPU] -= gpu.Bytes(s.Mem)
-		i := p.d.instances[s.Instance]
-		if i == nil || !i.own || i.function == f || len(i.attempts) > 0 || i.state != instanceReady || i.alive() && i.function.count() <= int(i.function.spec.Min) {
+		i := p.d.Instances.byID[s.Instance]
+		if i == nil || !i.own || i.function == f || len(i.attempts) > 0 || i.state != instanceReady || i.alive() && i.function.instances.alive() <= int(i.function.spec.Min) {
 			evictable[s.GPU] -= gpu.Bytes(s.Mem)
 		}
 	}

@@ -22,8 +22,8 @@ var twoGPUs = []GPU{{Name: "sim", Mem: int64(16 * gpu.GiB)}, {Name: "sim:1", Mem
 func gpusOf(d *Dispatcher, name string) (list []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, id := range slices.Sorted(maps.Keys(d.instances)) {
-		if i := d.instances[id]; i.function.name == name {
+	for _, id := range slices.Sorted(maps.Keys(d.Instances.byID)) {
+		if i := d.Instances.byID[id]; i.function.name == name {
 			list = append(list, strings.Join(i.record.GPUs, "+"))
 		}
 	}

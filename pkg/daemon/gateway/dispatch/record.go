@@ -124,12 +124,12 @@ func (d *Dispatcher) Record(to io.Writer, functions []function.Function, set map
 // header returns the header of a record; set holds the policy's parameters as the user gave
 // them. Locked.
 func (d *Dispatcher) header(functions []function.Function, set map[string]string) record.Header {
-	h := record.Header{Version: record.Version, Policy: d.cfg.Policy.Policy, GPUs: len(d.cfg.GPUs), Concurrency: d.cfg.Concurrency,
+	h := record.Header{Version: record.Version, Policy: d.cfg.Policy.Policy, GPUs: len(d.GPUs.list), Concurrency: d.cfg.Concurrency,
 		Pool: d.cfg.Policy.Pool, Set: set, Functions: []record.Costs{}}
 	if h.Set == nil {
 		h.Set = map[string]string{}
 	}
-	for i, gpu := range d.cfg.GPUs {
+	for i, gpu := range d.GPUs.list {
 		if i > 0 && mib(gpu.Mem) != h.GPUMemMiB {
 			h.GPUMemMiB = 0
 			break

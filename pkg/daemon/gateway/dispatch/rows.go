@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"cmp"
+	"log/slog"
 	"slices"
 
 	"github.com/gfaas/gfaas/pkg/function"
@@ -23,12 +24,13 @@ import (
 type chooser struct {
 	fn   *function.Function
 	rows []profile.Row // all rows of the function
+	gpus []GPU
 	cfg  *Config
 }
 
 // chooser returns the chooser of the configurations of the function's instances. Locked.
 func (f *Function) chooser() chooser {
-	return chooser{&f.definition, f.d.settings.Profile[f.name], &f.d.cfg}
+	return chooser{&f.definition, f.d.settings.Profile[f.name], f.d.GPUs.list, &f.d.cfg}
 }
 
 // permitted returns the rows with the SM share and the quota of the function's file, if it
@@ -47,7 +49,7 @@ func (c chooser) meetingSLO(rows []profile.Row) []profile.Row {
 
 // rowsOn returns the rows for a GPU, without those whose batches reach no instance.
 func (c chooser) rowsOn(number int) []profile.Row {
-	return scale.Reachable(profile.On(c.rows, c.cfg.GPUs[number].Model), c.fn.MaxBatch())
+	return scale.Reachable(profile.On(c.rows, c.gpus[number].Model), c.fn.MaxBatch())
 }
 
 // config returns the configuration of instances on a GPU, which meets the function's latency
@@ -83,7 +85,7 @@ func (c chooser) config(number int) *scale.Instance {
 // that meet the function's latency objective.
 func (c chooser) candidates() (rows []profile.Row) {
 	seen := map[profile.Row]bool{}
-	for number := range c.cfg.GPUs {
+	for number := range c.gpus {
 		for _, r := range c.meetingSLO(c.rowsOn(number)) {
 			if !seen[r] {
 				rows = append(rows, r)
@@ -98,7 +100,7 @@ func (c chooser) candidates() (rows []profile.Row) {
 // models, it is the configuration with the lowest throughput. unit returns nil if the profile
 // has no configuration for any GPU.
 func (c chooser) unit() (unit *scale.Instance) {
-	for number := range c.cfg.GPUs {
+	for number := range c.gpus {
 		if row := c.config(number); row != nil && (unit == nil || row.Request.ThroughputRPS < unit.Request.ThroughputRPS) {
 			unit = row
 		}
@@ -157,10 +159,10 @@ func (f *Function) nextConfig(number int) *scale.Instance {
 
 // configOf returns the configuration of an instance that was found running: the profile's
 // row with the slice of the instance or, if there is none, the throughput that the plan
-// states. Without either, it is the configuration by which the function is scaled. Locked.
-func (f *Function) configOf(r *instance.Record, number int) scale.Instance {
-	row := profile.Row{Function: f.name, Config: profile.Config{SMPct: r.Slice.SMPct, Quota: r.Slice.QuotaRequest, Batch: 1}, ThroughputRPS: f.planRate(r)}
-	rows := f.chooser().rowsOn(number)
+// states. Without either, it is unit, the configuration by which the function is scaled.
+func (c chooser) configOf(r *instance.Record, number int, unit scale.Instance) scale.Instance {
+	row := profile.Row{Function: c.fn.Name, Config: profile.Config{SMPct: r.Slice.SMPct, Quota: r.Slice.QuotaRequest, Batch: 1}, ThroughputRPS: planRate(c.fn, r)}
+	rows := c.rowsOn(number)
 	at := slices.IndexFunc(rows, func(p profile.Row) bool {
 		return p.SMPct == row.SMPct && p.Quota == row.Quota && p.ThroughputRPS > 0
 	})
@@ -168,7 +170,7 @@ func (f *Function) configOf(r *instance.Record, number int) scale.Instance {
 	case at >= 0:
 		row = rows[at]
 	case row.ThroughputRPS <= 0:
-		return f.unit
+		return unit
 	}
 	return scale.Instance{Request: row, Limit: row}
 }
@@ -184,29 +186,28 @@ func (i *Instance) reportSlice() {
 	}
 }
 
-// newScaling returns the function's autoscaler, or nil if there is none or no configuration
-// to scale by. Locked.
-func (f *Function) newScaling() *autoscaling {
-	unit := f.chooser().unit()
-	kind, scales := scale.KindOf(f.d.cfg.Scaler)
+// scaling returns a new autoscaler of the function, or nil if there is none or no configuration to scale by.
+func (c chooser) scaling(log *slog.Logger) *autoscaling {
+	unit := c.unit()
+	kind, scales := scale.KindOf(c.cfg.Scaler)
 	if unit == nil || !scales {
 		return nil
 	}
-	o := *cmp.Or(f.d.cfg.Scaling, new(scale.DefaultOptions()))
-	o.Bounds = bounds(f.definition)
-	load, err := scale.NewEstimator(cmp.Or(f.d.cfg.Estimator, "last"), o.Estimate)
+	o := *cmp.Or(c.cfg.Scaling, new(scale.DefaultOptions()))
+	o.Bounds = bounds(*c.fn)
+	load, err := scale.NewEstimator(cmp.Or(c.cfg.Estimator, "last"), o.Estimate)
 	if err != nil {
-		f.d.log.Error("cannot estimate the load, so each second counts by itself", "function", f.name, "err", err)
+		log.Error("cannot estimate the load, so each second counts by itself", "function", c.fn.Name, "err", err)
 		load = scale.Last{}
 	}
-	rows := f.chooser().candidates()
+	rows := c.candidates()
 	made := kind.New(scale.Setup{Rows: rows, Unit: *unit, Load: load, Options: o})
 	return &autoscaling{scaler: made, rows: rows, chooses: !kind.Uniform, known: map[residency.ID]bool{}}
 }
 
 // rescale begins to scale by the rows of another profile. Locked.
 func (f *Function) rescale() {
-	f.readProfileSlope()
+	f.profileSlope = f.chooser().batchSlope()
 	if unit := f.chooser().unit(); unit != nil {
 		f.unit = *unit
 	}
@@ -214,7 +215,7 @@ func (f *Function) rescale() {
 		return
 	}
 	old := f.scaling
-	if f.scaling = f.newScaling(); old != nil && f.scaling != nil {
+	if f.scaling = f.chooser().scaling(f.d.log); old != nil && f.scaling != nil {
 		f.scaling.calls, f.scaling.wanted = old.calls, old.wanted
 	}
 	f.respec()

@@ -54,7 +54,7 @@ func (d *Dispatcher) scale() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	running := map[*Function][]*Instance{}
-	for _, i := range d.instances {
+	for _, i := range d.Instances.byID {
 		if i.alive() {
 			running[i.function] = append(running[i.function], i)
 		}
@@ -67,14 +67,17 @@ func (d *Dispatcher) scale() {
 		now, before, rps := d.policy.now(), f.scaling.wanted, f.scaling.rps()
 		why := f.scaling.tick(now, running[f], f.unit)
 		d.policy.recorder.load(now, f.name, rps, f.scaling.wanted)
-		retired := f.retire()
+		retired := f.scaling.takeSurplus()
+		for _, id := range retired {
+			d.Instances.byID[id].retire()
+		}
 		if f.scaling.wanted != before {
 			d.log.Info("scaled", "function", f.name, "scaler", d.cfg.Scaler, "from", before, "to", f.scaling.wanted, "why", why.String())
 		}
 		switch {
 		case f.scaling.wanted != before:
 			f.respec() // with the retired instances in one step: without them, there may be fewer than the old Min
-		case retired:
+		case len(retired) > 0:
 			d.policy.step()
 		}
 	}
@@ -175,20 +178,19 @@ func (s *autoscaling) tick(now time.Duration, running []*Instance, unit scale.In
 // rps returns the load since the last tick, in calls per second.
 func (s *autoscaling) rps() float64 { return float64(s.calls) / scaleEvery.Seconds() }
 
-// retire stops the surplus instances of a scaler that chooses. It queues the events for the
-// next step of the policy, and reports whether there are any. Locked.
-func (f *Function) retire() bool {
-	s := f.scaling
-	if !s.chooses {
-		return false // the policy stops surplus instances that are idle
+// takeSurplus removes and returns the surplus instances of a scaler that chooses. Those of another scaler
+// remain: the policy stops surplus instances that are idle.
+func (s *autoscaling) takeSurplus() (ids []residency.ID) {
+	if s.chooses {
+		ids, s.surplus = s.surplus, nil
 	}
-	for _, id := range s.surplus {
-		f.d.instances[id].retired = true
-		f.d.policy.add(&queue.Retired{Function: f.number, Instance: id})
-	}
-	retired := len(s.surplus) > 0
-	s.surplus = s.surplus[:0]
-	return retired
+	return ids
+}
+
+// retire makes the next step of the policy stop the instance as soon as it is idle. Locked.
+func (i *Instance) retire() {
+	i.retired = true
+	i.d.policy.add(&queue.Retired{Function: i.function.number, Instance: i.id})
 }
 
 // removeRequested removes one of the requested instances, of which may reports whether it can have

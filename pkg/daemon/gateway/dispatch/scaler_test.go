@@ -36,7 +36,7 @@ func load(d *Dispatcher, calls int) {
 func shares(d *Dispatcher) (list []float64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, i := range d.instances {
+	for _, i := range d.Instances.byID {
 		list = append(list, i.record.Slice.SMPct)
 	}
 	slices.Sort(list)
@@ -79,7 +79,7 @@ func TestHeuristicKeepsPlanned(t *testing.T) {
 			c.Scaler, s.Profile = "heuristic", rowsOfTwo
 		})
 		defer d.Close()
-		d.Adopt(instance.Record{ID: "f-0", Function: "f", GPUs: []string{"sim"}, RPS: 10, Slice: gpu.Slice{SMPct: 12, QuotaRequest: 0.4, QuotaLimit: 0.4}}, 0)
+		d.Instances.Adopt(instance.Record{ID: "f-0", Function: "f", GPUs: []string{"sim"}, RPS: 10, Slice: gpu.Slice{SMPct: 12, QuotaRequest: 0.4, QuotaLimit: 0.4}}, 0)
 		if load(d, 40); !slices.Equal(shares(d), []float64{12, 24}) {
 			t.Fatalf("got %v, want one instance beside that of the plan", shares(d))
 		}
@@ -139,7 +139,7 @@ func TestPlannedBatches(t *testing.T) {
 			fn := d.Function("f").definition
 			c.change(&fn)
 			d.Apply([]function.Function{fn})
-			d.Adopt(instance.Record{ID: "f-0", Function: "f", GPUs: []string{"sim"}, RPS: 40, Batch: 8, Slice: gpu.Slice{SMPct: 24, QuotaRequest: 0.2, QuotaLimit: 0.2}}, 0)
+			d.Instances.Adopt(instance.Record{ID: "f-0", Function: "f", GPUs: []string{"sim"}, RPS: 40, Batch: 8, Slice: gpu.Slice{SMPct: 24, QuotaRequest: 0.2, QuotaLimit: 0.2}}, 0)
 			if got := *d.Status().Functions[0].PlannedRPS; got != c.rps {
 				t.Errorf("%s: got a planned rate of %v, want %v", name, got, c.rps)
 			}

@@ -32,7 +32,7 @@ func (d *Dispatcher) Status() status.Status {
 	for _, f := range snapshot.Functions {
 		queues[f.Function] = f
 	}
-	for _, i := range d.instances {
+	for _, i := range d.Instances.byID {
 		for _, gpu := range i.further {
 			busy[gpu] += standings[i.id].InFlight
 		}
@@ -41,9 +41,9 @@ func (d *Dispatcher) Status() status.Status {
 	if queue.OneAtATime(d.cfg.Policy.Policy) {
 		slots = 1
 	}
-	for i, gpu := range d.cfg.GPUs {
+	for i, gpu := range d.GPUs.list {
 		row := status.GPU{GPU: gpu.Name, Slots: &slots, Running: new(busy[int32(i)])}
-		row.Closed = d.closed[int32(i)]
+		row.Closed = d.GPUs.closed[int32(i)]
 		if gpu.Mem > 0 {
 			row.MemMiB = new(mib(gpu.Mem))
 		}
@@ -56,18 +56,18 @@ func (d *Dispatcher) Status() status.Status {
 		s.GPUs = append(s.GPUs, row)
 	}
 	ready, planned, inFlight := map[*Function]int{}, map[*Function]float64{}, map[*Function]int{}
-	loaded := d.loadedGPUs()
-	for _, i := range d.instances {
+	loaded := d.Instances.loadedGPUs()
+	for _, i := range d.Instances.byID {
 		for _, a := range i.attempts {
 			inFlight[a.function] += max(a.batch, 1)
 		}
 		if i.state == instanceReady {
 			ready[i.function]++
-			planned[i.function] += i.function.planRate(i.record)
+			planned[i.function] += planRate(&i.function.definition, i.record)
 		}
 		s.Instances = append(s.Instances, i.status(standings[i.id]))
 	}
-	for _, f := range d.faults {
+	for _, f := range d.Instances.faults {
 		faulted := summary(f.instance, "faulted")
 		faulted.Fault = f.fault.String()
 		s.Instances = append(s.Instances, faulted)
@@ -94,7 +94,7 @@ func (d *Dispatcher) Status() status.Status {
 
 // status returns the status of the function. Locked.
 func (f *Function) status(q queue.FunctionStatus, ready int) status.Function {
-	s := status.Function{Function: f.name, State: status.Idle, Waiting: &q.Waiting, InFlight: &q.InFlight, Instances: f.instances,
+	s := status.Function{Function: f.name, State: status.Idle, Waiting: &q.Waiting, InFlight: &q.InFlight, Instances: len(f.instances),
 		ColdStarts: new(f.found[residency.Cold]), HostWarmStarts: new(f.found[residency.HostWarm]), GPUWarmStarts: new(f.found[residency.GPUWarm]),
 		GPUSeconds: new(f.served.Seconds()), Reason: q.WaitReason}
 	switch {
@@ -104,11 +104,11 @@ func (f *Function) status(q queue.FunctionStatus, ready int) status.Function {
 		if s.State = status.Failing; s.Reason.IsZero() && f.failure != nil {
 			s.Reason = reason.New(reason.Code(refusal.StartFailed), reason.Text("error", firstLine(f.failure)))
 		}
-	case f.instances > 0:
+	case len(f.instances) > 0:
 		s.State = status.Starting
 	}
-	if f.definition.Kind == function.Training {
-		f.setJobs(&s)
+	if jobs := f.d.jobs.of(f.name); f.definition.Kind == function.Training && jobs.state() != "" {
+		s.State, s.Instances = jobs.state(), len(jobs)
 	}
 	s.Why = s.Reason.String()
 	f.Counts.Status(&s)
@@ -259,29 +259,21 @@ func (d *Dispatcher) Functions() (out []Info) {
 
 // info describes the function. Locked.
 func (f *Function) info() Info {
-	in := Info{Definition: f.definition, Spec: f.spec, Contract: f.contract, Since: f.since, Instances: f.instances, FailedStarts: f.fails, Context: f.context, Applied: f.applied}
+	in := Info{Definition: f.definition, Spec: f.spec, Contract: f.contract, Since: f.since, Instances: len(f.instances), FailedStarts: f.fails, Context: f.context, Applied: f.applied}
 	if in.Applied.IsZero() {
 		in.Applied = f.since
 	}
-	for _, i := range f.d.instances {
-		if i.function == f && i.state == instanceReady {
+	for _, i := range f.instances {
+		if i.state == instanceReady {
 			in.Ready++
 			if !i.parked && i.loaded() {
 				in.Loaded++
 			}
 		}
 	}
-	for _, j := range f.d.jobs {
-		if j.Function != f.name {
-			continue
-		}
-		if j.State != instance.Starting {
-			in.Ready++
-		}
-		if j.State == instance.Starting || j.State == instance.Running {
-			in.Instances++
-		}
-	}
+	jobs := f.d.jobs.of(f.name)
+	in.Ready += len(jobs) - jobs.count(instance.Starting)
+	in.Instances += jobs.count(instance.Starting, instance.Running)
 	for _, n := range f.found {
 		in.Invocations += n
 	}

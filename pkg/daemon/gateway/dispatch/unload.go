@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/refusal"
-	"github.com/gfaas/gfaas/pkg/policy/queue"
 )
 
 // Unload lets the gateway's ready instances of the function take no further calls and stop as soon
@@ -18,8 +17,8 @@ func (f *Function) Unload() *refusal.Error {
 		return &refusal.Error{Code: refusal.InUse, Message: "function " + f.name + " keeps instances ready (scale.min)", Hint: "'gfaas scale " + f.name + "=0' ends that"}
 	}
 	planned := false
-	for _, i := range f.d.instances {
-		planned = planned || i.function == f && !i.own
+	for _, i := range f.instances {
+		planned = planned || !i.own
 	}
 	if !f.unload() && planned {
 		return &refusal.Error{Code: refusal.InUse, Message: "function " + f.name + " has only instances of a plan", Hint: "'gfaas down " + f.name + "' stops them"}
@@ -30,10 +29,10 @@ func (f *Function) Unload() *refusal.Error {
 // unload retires the gateway's ready instances of the function and reports whether there are any.
 // Locked.
 func (f *Function) unload() (any bool) {
-	for _, i := range f.d.instances {
-		if i.function == f && i.own && i.state == instanceReady && !i.retired {
-			i.retired, any = true, true
-			f.d.policy.add(&queue.Retired{Function: f.number, Instance: i.id})
+	for _, i := range f.instances {
+		if i.own && i.state == instanceReady && !i.retired {
+			i.retire()
+			any = true
 		}
 	}
 	if any {
@@ -57,8 +56,8 @@ func (d *Dispatcher) UnloadAll() {
 func (f *Function) Unloaded() bool {
 	f.d.mu.Lock()
 	defer f.d.mu.Unlock()
-	for _, i := range f.d.instances {
-		if i.function == f && i.own && i.state != instanceStarts && len(i.attempts) == 0 {
+	for _, i := range f.instances {
+		if i.own && i.state != instanceStarts && len(i.attempts) == 0 {
 			return false
 		}
 	}

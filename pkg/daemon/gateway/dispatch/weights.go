@@ -3,7 +3,6 @@ package dispatch
 import (
 	"cmp"
 	"maps"
-	"slices"
 
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
@@ -24,7 +23,7 @@ type weightsOn struct {
 // weightsKey returns the name of a function's weights on a GPU. If the model daemon does not hold them, it
 // is zero.
 func weightsKey(fn *function.Function, gpu int32) weightsOn {
-	if fn.Model == nil || fn.Model.File == "" || fn.GPUs > 1 {
+	if fn.Model == nil || fn.Model.File == "" || fn.Spans() {
 		return weightsOn{}
 	}
 	return weightsOn{gpu, cmp.Or(fn.Tenant, function.DefaultTenant), fn.Model.Name}
@@ -36,9 +35,9 @@ func (d *Dispatcher) SetWeights(models []status.Model) {
 	defer d.mu.Unlock()
 	weights := map[weightsOn]bool{}
 	for _, m := range models {
-		gpu := slices.IndexFunc(d.cfg.GPUs, func(g GPU) bool { return g.Name == m.GPU })
+		gpu := d.GPUs.number(m.GPU)
 		if gpu >= 0 && m.State == wire.StateGPU {
-			weights[weightsOn{int32(gpu), cmp.Or(m.Tenant, function.DefaultTenant), m.Name}] = true
+			weights[weightsOn{gpu, cmp.Or(m.Tenant, function.DefaultTenant), m.Name}] = true
 		}
 	}
 	if maps.Equal(weights, d.weights) {
@@ -58,7 +57,7 @@ func (f *Function) relearnShared() {
 	if len(f.sentOn) == 0 && (weightsKey(&f.definition, 0) == weightsOn{} || f.costs.shared.n == 0) || f.forecast().fixed {
 		return
 	}
-	for gpu := range int32(len(f.d.cfg.GPUs)) {
+	for gpu := range int32(len(f.d.GPUs.list)) {
 		sent, has := f.sentOn[gpu]
 		if !f.d.weights[weightsKey(&f.definition, gpu)] {
 			if has {
@@ -82,7 +81,7 @@ func (f *Function) relearnShared() {
 // sharedOn returns the expected durations on a GPU that has the function's weights. Locked.
 func (f *Function) sharedOn(gpu int32) queue.Function {
 	var on durations
-	if class := f.byClass[f.d.classOf(gpu)]; class != nil {
+	if class := f.byClass[f.d.GPUs.classOf(gpu)]; class != nil {
 		on = class.durations
 	}
 	if on.start = on.shared; on.start.n == 0 {

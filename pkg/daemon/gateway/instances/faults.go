@@ -60,7 +60,7 @@ func (m *Manager) Failing() {
 // replace handles an instance that has faulted: an own instance is discarded and replaced;
 // another is restarted or left running.
 func (m *Manager) replace(f wire.InstanceFault) {
-	i, cut := m.dispatcher.Faulted(f)
+	i, cut := m.dispatcher.Instances.Faulted(f)
 	if i == nil {
 		return
 	}

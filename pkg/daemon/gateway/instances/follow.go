@@ -40,7 +40,7 @@ func (f *follower) run(ctx context.Context) {
 		}
 		last = l.Revision
 		if !f.begun {
-			f.dispatcher.ResumeIDs(l.Instances)
+			f.dispatcher.Instances.ResumeIDs(l.Instances)
 		}
 		f.dispatcher.Apply(l.Functions)
 		f.dispatcher.SetApplied(l.Applied)
@@ -57,7 +57,7 @@ func (f *follower) run(ctx context.Context) {
 
 // instances processes a changed set of records.
 func (f *follower) instances(ctx context.Context, records []instance.Record) {
-	f.dispatcher.FaultsGone(records)
+	f.dispatcher.Instances.FaultsGone(records)
 	f.announce(records)
 	var own []instance.Record // of a gateway that was killed
 	for _, r := range records {
@@ -70,7 +70,7 @@ func (f *follower) instances(ctx context.Context, records []instance.Record) {
 				f.others[r.ID] = r.Handle
 			}
 		case r.State == instance.Ready:
-			f.dispatcher.Rebatch(r)
+			f.dispatcher.Instances.Rebatch(r)
 		case r.State == instance.Starting && r.Restarts > 0: // another gateway was restarting it and was killed, or this gateway is
 			f.restarts.restartIfRequired(r, unknownEnd)
 		}
@@ -106,7 +106,7 @@ func (f *follower) announce(records []instance.Record) {
 		switch {
 		case r.State != instance.Starting || abandoned:
 		case f.atWork(r):
-			if i, added := f.dispatcher.Announce(r); added {
+			if i, added := f.dispatcher.Instances.Announce(r); added {
 				f.tasks.Go(func() { f.watchStart(i) })
 			}
 		case r.Restarts == 0:
@@ -118,7 +118,7 @@ func (f *follower) announce(records []instance.Record) {
 			delete(f.abandoned, id)
 		}
 	}
-	f.dispatcher.RetractMissing(listed)
+	f.dispatcher.Instances.RetractMissing(listed)
 }
 
 // sameStart reports whether two records of one ID describe the same start.
@@ -148,7 +148,7 @@ func (f *follower) watchStart(i *dispatch.Instance) {
 		}
 		if now := recordOf(l.Instances, r.ID); now == nil || now.State == instance.Starting {
 			f.log.Warn("instance no longer expected: the command that was starting it has ended", "instance", r.ID, "function", r.Function)
-			f.dispatcher.Retract(r.ID)
+			f.dispatcher.Instances.Retract(r.ID)
 			return
 		}
 	}
@@ -198,7 +198,7 @@ func (f *follower) notAdopted(r instance.Record) {
 		f.tasks.Go(func() { f.discard(r) })
 		return
 	}
-	f.dispatcher.Retract(r.ID)
+	f.dispatcher.Instances.Retract(r.ID)
 	f.restarts.restartIfRequired(r, unknownEnd)
 }
 
@@ -222,7 +222,7 @@ func unknown(err error) bool {
 // awaitsGPU reports whether an instance cannot be used only because the gateway does not know its GPU, and the GPU may
 // still be added.
 func (f *follower) awaitsGPU(r *instance.Record) bool {
-	return f.cfg.GPUsChange && time.Since(f.created) < gpuTime && f.dispatcher.Function(r.Function) != nil && !f.dispatcher.Serves(r)
+	return f.cfg.GPUsChange && time.Since(f.created) < gpuTime && f.dispatcher.Function(r.Function) != nil && !f.dispatcher.Instances.Serves(r)
 }
 
 // adopt adopts a running instance. It returns errNotServed, errOutdated or a
@@ -231,7 +231,7 @@ func (f *follower) adopt(ctx context.Context, r instance.Record) error {
 	if f.awaitsGPU(&r) {
 		return errNoGPU
 	}
-	if !f.dispatcher.Serves(&r) {
+	if !f.dispatcher.Instances.Serves(&r) {
 		f.log.Warn("instance not adopted: "+errNotServed.Error(), "instance", r.ID, "function", r.Function, "gpus", r.GPUs)
 		return errNotServed
 	}
@@ -241,7 +241,7 @@ func (f *follower) adopt(ctx context.Context, r instance.Record) error {
 		}
 		return err
 	}
-	i := f.dispatcher.Adopt(r, f.memoryLocation(ctx, r.ID))
+	i := f.dispatcher.Instances.Adopt(r, f.memoryLocation(ctx, r.ID))
 	if i == nil {
 		f.log.Info("instance not adopted: "+errOutdated.Error(), "instance", r.ID, "function", r.Function)
 		return errOutdated

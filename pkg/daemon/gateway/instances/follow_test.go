@@ -81,10 +81,10 @@ func TestAdoptionOnMissingGPU(t *testing.T) {
 					t.Errorf("after half of gpuTime: %d records, want %d", got, c.soon)
 				}
 				if c.added {
-					d.SetGPUs(gpus)
+					d.GPUs.Set(gpus)
 					time.Sleep(firstRetry) // soon, because until then, calls start other instances
 					synctest.Wait()
-					if got := len(d.Own()); got != c.adopted {
+					if got := len(d.Instances.Own()); got != c.adopted {
 						t.Errorf("%v after the GPU was added: %d instances adopted, want %d", firstRetry, got, c.adopted)
 					}
 				}
@@ -92,7 +92,7 @@ func TestAdoptionOnMissingGPU(t *testing.T) {
 				if got := records(); got != c.late {
 					t.Errorf("long after gpuTime: %d records, want %d", got, c.late)
 				}
-				if got := len(d.Own()); got != c.adopted {
+				if got := len(d.Instances.Own()); got != c.adopted {
 					t.Errorf("%d instances adopted, want %d", got, c.adopted)
 				}
 				end()

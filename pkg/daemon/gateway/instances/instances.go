@@ -116,7 +116,7 @@ func (m *Manager) Close() {
 	}
 	slots := make(chan struct{}, stopsAtEnd)
 	var wg sync.WaitGroup
-	for _, r := range m.dispatcher.Own() {
+	for _, r := range m.dispatcher.Instances.Own() {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()

@@ -127,7 +127,7 @@ func (j *jobs) start(fn function.Function) bool {
 		return false
 	}
 	why := j.dispatcher.Unsupported(now)
-	if why == "" && now.GPUs > 1 {
+	if why == "" && now.Spans() {
 		why = "it spans several GPUs, and only gfaas up starts such instances, from a plan"
 	}
 	if why != "" {

@@ -48,7 +48,7 @@ func (m *meter) run() {
 // Config.Busy is set, and otherwise according to s, an answer of the token daemon. It omits GPUs
 // whose utilization is unknown.
 func (m *meter) sample(s *wire.Status) {
-	for n, gpu := range m.dispatcher.GPUs() {
+	for n, gpu := range m.dispatcher.GPUs.All() {
 		if m.cfg.Busy != nil {
 			if busy, err := m.cfg.Busy(gpu.Name); err == nil {
 				m.dispatcher.SetBusy(n, busy)

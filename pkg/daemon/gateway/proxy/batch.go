@@ -197,7 +197,7 @@ func (b *batcher) cancel(m *member) bool {
 func (b *batcher) assigned(g *group) []*member {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	members := b.step(batch.Assigned{Batch: g.number, Max: g.lead.function.MaxBatch(g.lead.turn.Record)})
+	members := b.step(batch.Assigned{Batch: g.number, Max: g.lead.function.Calls().MaxBatch(g.lead.turn.Record)})
 	g.live.Store(int64(len(members)))
 	for _, m := range members {
 		m.group = g
