@@ -158,7 +158,7 @@ func (d *Dispatcher) submit(a *Attempt, f *Function, owner Owner, prepare func(n
 	case f.alone+f.gathered > f.queue: // the policy does not count held attempts
 		a.refuse(f.refusal(queue.QueueFull))
 	}
-	if a.state == attemptWaits && f.placing.byPlacer() && f.instances.alive() == 0 {
+	if a.state == attemptWaits && f.placing.byPlacer() && f.instances.countAlive() == 0 {
 		f.placing.fill(true)
 	}
 }
@@ -199,7 +199,7 @@ func (d *Dispatcher) Probe(a *Attempt, f *Function, owner Owner) {
 	case d.policy.closed || d.Draining.IsSet():
 		a.refuse(refusal.Ending())
 	case i == nil:
-		a.refuse(NotLoaded(f))
+		a.refuse(RefuseProbe(f))
 	default:
 		a.on, a.found, a.reason = i, residency.GPUWarm, queue.Reason{Code: refusal.Probe}
 		i.probes = append(i.probes, a)
@@ -383,8 +383,8 @@ func cutLater(attempts []*Attempt, i *Instance) {
 const lastWords = 2 * time.Second
 
 // learn adds the call's execution time, with the number of inferences that executed with it on average, to its
-// function's costs. If the server does not form batches of them, it ignores calls that end while others run on the
-// instance. Locked.
+// function's costs. It ignores a call that ends while others run on the instance, unless the server batches
+// concurrent calls. Locked.
 func (a *Attempt) learn(executed time.Duration, others float64) {
 	f := a.d.functions[a.function.number]
 	if f == nil || a.on.outdated() || a.on.state != instanceReady ||
@@ -392,7 +392,7 @@ func (a *Attempt) learn(executed time.Duration, others float64) {
 		return
 	}
 	if a.found == residency.HostWarm {
-		f.measured(a.d.GPUs.classOf(a.on.gpu), loading, max(executed-f.warmOn(a.on.gpu), 0))
+		f.measured(a.d.GPUs.classOf(a.on.gpu), loadDuration, max(executed-f.warmOn(a.on.gpu), 0))
 	} else {
 		f.measuredCall(a.d.GPUs.classOf(a.on.gpu), executed, others)
 	}

@@ -12,7 +12,7 @@ import (
 // 1, the other calls on its instance. Both are expected to take 1 + slope × others times as long as one inference
 // alone. The slope comes from the profile, or else from a line through the measured durations.
 
-// line holds means from which follows the slope of the durations of warm calls. Like durations.warm, they are
+// line holds the means from which slope fits a line to the durations of warm calls. Like durations.warm, they are
 // dominated by about the last `few` values.
 type line struct {
 	others   float64 // mean of the number of further inferences
@@ -43,10 +43,10 @@ func (d *durations) slope() (slope float64, known bool) {
 // leastVariance is the least variance of the numbers of inferences from which slope fits a line.
 const leastVariance = 0.25
 
-// usual returns how many times as long as one inference alone the measured calls took.
+// usual returns the mean duration of the measured calls as a multiple of that of one inference alone.
 func (d *durations) usual(slope float64) float64 { return 1 + slope*d.line.others }
 
-// batchSlope returns the slope in the profile, on the first GPU for whose model it has several batch sizes, or nil.
+// batchSlope returns the slope of the first GPU whose rows in the profile have several batch sizes, or nil.
 func (c chooser) batchSlope() *float64 {
 	for number := range c.gpus {
 		slice, _ := c.slice(number)

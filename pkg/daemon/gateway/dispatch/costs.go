@@ -29,9 +29,9 @@ type durations struct {
 }
 
 // Kinds of durations.
-func starting(d *durations) *mean { return &d.start }
-func loading(d *durations) *mean  { return &d.load }
-func sharing(d *durations) *mean  { return &d.shared }
+func startDuration(d *durations) *mean { return &d.start }
+func loadDuration(d *durations) *mean  { return &d.load }
+func sharedStart(d *durations) *mean   { return &d.shared }
 
 // mean is a moving average of durations, dominated by about the last `few` values.
 type mean struct {
@@ -87,8 +87,8 @@ func (f *Function) newSpec() queue.Function {
 		}
 		s.Max = max(s.Min, 1) // waiting calls start none beyond
 	}
-	if !d.Known.IsSet() || d.cfg.unsupported(*fn) != "" {
-		s.Min = 0 // instances that are still to be adopted may satisfy it
+	if !d.Known.IsSet() || d.cfg.whyUnsupported(*fn) != "" {
+		s.Min = 0 // until Known, adopted instances may satisfy it; unsupported functions cannot start
 	}
 	if fn.Kind == function.Training { // the policy starts no jobs
 		s.Min = 0
@@ -131,9 +131,8 @@ func (f *Function) forecast() forecast {
 	}
 }
 
-// expected returns a spec that has only the expected durations: of a warm call, which is alone on its instance if it may
-// share it, of a cold call, and of loading parked memory. Unless class is nil, the durations in it, which were measured on GPUs of a class, take
-// precedence.
+// expected returns a spec with only Warm (of a call that is alone on its instance), Cold and Load. The durations in
+// class, which were measured on GPUs of a class, take precedence; it may be nil.
 func (c forecast) expected(class *durations) queue.Function {
 	if c.fixed {
 		return queue.Function{Warm: c.given.Warm, Cold: c.given.Cold, Load: c.given.Load}

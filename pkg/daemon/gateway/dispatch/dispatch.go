@@ -3,17 +3,22 @@
 // of the policy, and carries out the policy's actions. The gateway and its subpackages
 // proxy, instances and api call it.
 //
-//  1. One lock, Dispatcher.mu, guards all state. It is never held during a wait. "Locked" in
-//     a function's comment means that the caller holds it.
+//  1. One lock, Dispatcher.mu, guards all state. "Locked" in a function's comment means that the caller
+//     holds it. It is held for short work only, with one exception: a step waits while more than maxUnwritten
+//     bytes of a record are pending.
 //  2. Work that takes time (starting, stopping and parking instances) belongs to the Shell,
 //     which reports the outcome later.
 //  3. A call has one Attempt, from Submit to Finish, even if it is sent more than once. Each
 //     turn that the attempt receives tells the call on which instance to run, or why it is
 //     refused. If the instance fails to answer, Retry puts the same attempt back into the
 //     queue, and it receives another turn.
-//  4. The policy knows two kinds of Instances. The gateway's own are started and stopped at
+//  4. The policy knows two kinds of instances. The gateway's own are started and stopped at
 //     the policy's request. Instances of a plan (gfaas up) only receive calls; the policy
 //     neither starts nor stops them.
+//
+// Parts of the state have types of their own: Instances, GPUs, jobs, the ledger of measured memory, and the
+// placements of functions whose GPUs a placer chooses. The driver runs the policy. A chooser derives from a
+// function's definition, its profile and the GPUs what its instances can be.
 package dispatch
 
 import (
@@ -45,7 +50,7 @@ type Config struct {
 
 	Policy      queue.Config
 	Concurrency int   // calls in progress per GPU (D)
-	GPUs        []GPU // the first GPUs, indexed by GPU number
+	GPUs        []GPU // at first, by number; GPUs.Set adds others
 	SideBySide  bool  // instances without a profile share the SMs and run at the same time; otherwise they take turns
 
 	BatchWindow  time.Duration // how long calls join a running batch while others wait, for a function that sets none
@@ -125,7 +130,7 @@ type Shell interface {
 
 // Dispatcher connects calls, functions and instances to a queueing policy.
 type Dispatcher struct {
-	cfg   Config
+	cfg   Config // never modified after New
 	log   *slog.Logger
 	life  context.Context // parent context of all starts and function versions
 	shell Shell
@@ -134,7 +139,7 @@ type Dispatcher struct {
 	Known    Signal // set once the applied functions and the running instances are known
 	Draining Signal // set once Submit refuses attempts
 
-	// The exported methods of both hold mu.
+	// mu guards both. Their exported methods lock it, the others are Locked.
 	GPUs      GPUs
 	Instances Instances
 

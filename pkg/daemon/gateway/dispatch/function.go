@@ -41,7 +41,7 @@ type Function struct {
 	gathered   int            // calls that wait for their batch to be sent
 	maxBatch   int            // largest batch that an instance takes; 0 if the function forms none
 	spec       queue.Function // as last sent to the policy
-	instances  instanceSet    // starting ones included
+	instances  instanceSet    // starting and stopping ones included
 	found      [3]int64       // dispatches by kind of start (residency.Start)
 	placing    placing
 	served     time.Duration // time during which instances were busy, failed starts excluded
@@ -106,12 +106,12 @@ func (f *Function) Applied() (fn function.Function, life context.Context, ok boo
 // define stores a definition and configures the autoscaler. Locked.
 func (f *Function) define(fn function.Function) {
 	if most := fn.MaxBatch(); f.definition.Name == "" || most != f.definition.MaxBatch() {
-		f.scaling = nil // other rows of the profile count
+		f.scaling = nil // other rows of the profile apply
 		if rows := f.d.settings.Profile[fn.Name]; len(rows) > 0 && len(scale.Reachable(rows, most)) == 0 {
 			f.d.log.Warn("the profile's rows are not used, because batches of their size reach no instance; set batcher or inflight", "function", fn.Name, "largest_batch", most)
 		}
 	}
-	if why := f.d.cfg.unsupported(fn); why != "" {
+	if why := f.d.cfg.whyUnsupported(fn); why != "" {
 		f.d.log.Warn("the gateway cannot start a function", "function", fn.Name, "why", why)
 	}
 	f.definition, f.queue = fn, cmp.Or(fn.Queue, f.d.cfg.Queue)
@@ -127,7 +127,7 @@ func (f *Function) define(fn function.Function) {
 		f.scaling.configure(f.d.policy.now(), fn)
 		return
 	}
-	f.scaling = f.chooser().scaling(f.d.log)
+	f.scaling = f.chooser().newAutoscaling(f.d.log)
 	if row := f.chooser().unit(); row != nil {
 		f.unit = *row
 	} else if _, scales := scale.KindOf(f.d.cfg.Scaler); scales && len(f.d.settings.Profile[f.name]) > 0 {
@@ -184,9 +184,9 @@ func (f *Function) StopIdle() {
 // longestIdle limits how long KeepIdle keeps idle instances. A longer time means that they do not stop.
 const longestIdle = 10 * 365 * 24 * time.Hour
 
-// KeepIdle makes idle instances of the function's current version stop after the given time, in place of
-// scale.idle. Idle instances stop at once if it is 0, and then scale.idle applies again; negative: they do not
-// stop because they are idle. It has no effect if an autoscaler decides.
+// KeepIdle replaces scale.idle for the function's current version. With 0, idle instances stop now and
+// scale.idle applies again; with a negative time, instances do not stop because they are idle. It has no effect
+// if the function has an autoscaler.
 func (f *Function) KeepIdle(d time.Duration) {
 	switch {
 	case d == 0:
@@ -208,7 +208,7 @@ func (f *Function) NotLoaded() *refusal.Error {
 	f.d.mu.Lock()
 	defer f.d.mu.Unlock()
 	if f.instances.warm() == nil {
-		return NotLoaded(f)
+		return RefuseProbe(f)
 	}
 	return nil
 }
@@ -216,8 +216,8 @@ func (f *Function) NotLoaded() *refusal.Error {
 // probeRetry is the time after which a client may send a refused probe again.
 const probeRetry = 10 * time.Second
 
-// NotLoaded returns the refusal for a probe of a function without a ready instance.
-func NotLoaded(f *Function) *refusal.Error {
+// RefuseProbe returns the refusal for a probe of a function without a ready instance.
+func RefuseProbe(f *Function) *refusal.Error {
 	return &refusal.Error{Code: refusal.NotLoaded, Retry: probeRetry,
 		Message: "function " + f.name + " has no ready instance, and a probe does not start one", Hint: `"probes" in function.yaml defines which requests are probes`}
 }
@@ -266,14 +266,14 @@ func (f *Function) Records(id string) (records []instance.Record) {
 			records = append(records, *i.record)
 		}
 	}
-	slices.SortFunc(records, byID)
+	slices.SortFunc(records, compareByID)
 	return records
 }
 
-// hold delays the replacement of an instance that scale.min keeps and that exited within
+// delayReplacement delays the replacement of an instance that scale.min keeps and that exited within
 // steady of its start. Each such exit doubles the delay (Backoff). Otherwise, an instance that exits
 // as soon as it is ready would keep the GPU busy with starts. Locked.
-func (f *Function) hold(i *Instance) {
+func (f *Function) delayReplacement(i *Instance) {
 	v := i.version
 	if !i.own || i.unneeded() || f.definition.Scale.Min == 0 {
 		return
@@ -285,7 +285,7 @@ func (f *Function) hold(i *Instance) {
 	}
 	f.d.log.Warn("an instance ended soon after its start; its replacement is delayed", "instance", i.record.ID, "function", f.name, "in", wait.String())
 	v.delayed++
-	v.maxMin = f.instances.alive()
+	v.maxMin = f.instances.countAlive()
 	f.respec()
 	time.AfterFunc(wait, func() {
 		f.d.mu.Lock()
@@ -299,7 +299,7 @@ func (f *Function) hold(i *Instance) {
 // replace starts one more instance if the function has fewer than wanted.
 // Locked.
 func (f *Function) replace(wanted int) {
-	have := f.instances.alive()
+	have := f.instances.countAlive()
 	if have >= wanted || f.d.Draining.IsSet() {
 		return
 	}

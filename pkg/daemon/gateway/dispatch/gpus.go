@@ -12,7 +12,7 @@ type GPUs struct {
 	d      *Dispatcher
 	list   []GPU          // replaced as a whole, never modified
 	models []string       // by class minus 1; empty if all GPUs have the same model
-	closed map[int32]bool // no instance starts there
+	closed map[int32]bool // those that Set has closed: no instance starts there
 }
 
 // newGPUs returns the GPUs of a configuration.
@@ -45,7 +45,7 @@ func (g *GPUs) Set(usable []GPU) {
 		listed[number] = true
 	}
 	if len(g.list) > before {
-		g.added(before)
+		g.addedFrom(before)
 	}
 	for number := range g.list {
 		n := int32(number)
@@ -62,8 +62,8 @@ func (g *GPUs) Set(usable []GPU) {
 	}
 }
 
-// added processes new GPUs, from the number first on. Locked.
-func (g *GPUs) added(first int) {
+// addedFrom processes new GPUs, from the number first on. Locked.
+func (g *GPUs) addedFrom(first int) {
 	models := len(g.models)
 	g.models = modelsOf(g.list, g.models)
 	g.d.placements.placer, g.d.placements.scaled, _ = newPlacer(&g.d.cfg, g.list) // New has checked the configuration
@@ -88,18 +88,17 @@ func (g *GPUs) open(number int32) {
 	g.d.policy.step(&queue.GPUSet{GPU: number, Slots: g.d.cfg.Concurrency, Mem: g.d.memory.gpus[number].capacity, Class: g.classOf(number)})
 }
 
-// modelsOf returns the models of GPUs: the ones in first, then further ones, sorted. A class of GPUs
-// is 1 plus the index of its model, and does not change. If all GPUs have the same model, there are no
-// classes.
-func modelsOf(list []GPU, first []string) []string {
+// modelsOf returns the models of GPUs: those in known, in that order, then new ones, sorted. It returns nil if
+// there is only one. A class of GPUs is 1 plus the index of its model, and does not change.
+func modelsOf(list []GPU, known []string) []string {
 	var further []string
 	for _, g := range list {
-		if !slices.Contains(first, g.Model) {
+		if !slices.Contains(known, g.Model) {
 			further = append(further, g.Model)
 		}
 	}
 	slices.Sort(further)
-	models := append(slices.Clone(first), slices.Compact(further)...)
+	models := append(slices.Clone(known), slices.Compact(further)...)
 	if len(models) < 2 {
 		return nil
 	}

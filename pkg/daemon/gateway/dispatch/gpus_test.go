@@ -6,7 +6,7 @@ import (
 )
 
 // GPUs keep their numbers while they come and go, and the classes of models keep theirs.
-func TestSetGPUs(t *testing.T) {
+func TestGPUsSet(t *testing.T) {
 	d := newDispatcher(t, nil, func(c *Config, _ *Settings) { c.GPUs = []GPU{{Name: "a/0", Mem: 1 << 30, Model: "L4"}} })
 	var closed []bool
 	state := func() []bool {

@@ -58,7 +58,7 @@ type Instance struct {
 	idleSince  time.Duration // when its start or its latest work ended; during its start, when the start began
 	busySince  time.Duration // when its current work began
 	worked     bool          // it has completed a call
-	retired    bool          // the autoscaler has asked to stop it
+	retired    bool          // the autoscaler or Unload has asked to stop it
 }
 
 type instanceState uint8
@@ -88,8 +88,7 @@ func (i *Instance) SetContext(tokens int64) {
 	i.version.context = tokens
 }
 
-// unneeded reports whether the instance is outdated, or its autoscaler has asked to stop it.
-// Locked.
+// unneeded reports whether the instance is outdated or retired. Locked.
 func (i *Instance) unneeded() bool { return i.retired || i.outdated() }
 
 // alive reports whether the instance is starting or ready, and still needed. Locked.
@@ -109,8 +108,8 @@ func (s *Instances) start(now time.Duration, number, on int32, id residency.ID) 
 	p := d.placements.claim(f, on)
 	ofPlacer := p != nil
 	if !ofPlacer {
-		s.lastName++
-		p = &placedStart{id: instanceID(f.name, s.lastName), gpus: []int{int(on)}, config: f.nextConfig(int(on))}
+		s.lastNumber++
+		p = &placedStart{id: instanceID(f.name, s.lastNumber), gpus: []int{int(on)}, config: f.nextConfig(int(on))}
 	}
 	i.hadWeights = d.weights[weightsKey(&f.definition, on)]
 	if i.config = f.unit; p.config != nil {
@@ -120,7 +119,7 @@ func (s *Instances) start(now time.Duration, number, on int32, id residency.ID) 
 		i.further, i.mem = append(i.further, int32(g)), p.mem
 	}
 	slice := f.chooser().sliceOf(p.config)
-	if d.cfg.sideBySide() && p.config == nil && !f.chooser().statesSlice() {
+	if d.cfg.runsSideBySide() && p.config == nil && !f.chooser().statesSlice() {
 		slice.SMPct, slice.QuotaRequest, sharing.AllSMs = equalShare(d.cfg.Concurrency), 1, true
 	}
 	r := launch.Intended(f.definition, instance.Placement{ID: p.id, GPUs: d.GPUs.names(p.gpus), Slice: slice, Batch: batchOf(p.config)})
@@ -137,21 +136,22 @@ func (s *Instances) start(now time.Duration, number, on int32, id residency.ID) 
 	return i
 }
 
-// sideBySide reports whether several instances without a profile run on a GPU at the same time.
-func (c *Config) sideBySide() bool {
+// runsSideBySide reports whether several instances without a profile run on a GPU at the same time.
+func (c *Config) runsSideBySide() bool {
 	return c.SideBySide && c.Concurrency > 1 && !queue.OneAtATime(c.Policy.Policy)
 }
 
-// equalShare returns the part of the SMs of each of n instances that may have leases at the same
-// time, in percent. It is rounded down, so that n of them fit.
+// equalShare returns the SM share, in percent, of each of n instances that may hold leases at the same
+// time. It is rounded down, so that n of them fit.
 func equalShare(n int) float64 { return math.Floor(1e5/float64(n)) / 1e3 }
 
-// instanceID returns the ID of the n-th instance or job that the gateway starts, of a function.
+// instanceID returns the ID NAME.N of an instance or job of a function. N counts all instances and jobs of
+// the gateway.
 func instanceID(function string, n int64) string {
 	return fmt.Sprintf("%s.%d", function[:min(len(function), maxName)], n)
 }
 
-// maxName is how many bytes of a function's name an instance's ID contains. IDs have at
+// maxName is the most bytes of a function's name an instance's ID contains. IDs have at
 // most 63 bytes, and the rest is for the number.
 const maxName = 48
 
@@ -179,9 +179,9 @@ func (i *Instance) Started(r instance.Record) bool {
 	i.state, i.record, i.idleSince = instanceReady, &r, now
 	v := i.version
 	v.fails, v.failure, v.contract = 0, nil, r.Contract
-	kind := starting
+	kind := startDuration
 	if i.hadWeights {
-		kind = sharing
+		kind = sharedStart
 	}
 	v.measured(d.GPUs.classOf(i.gpu), kind, took)
 	if len(i.attempts) == 0 {
@@ -220,7 +220,6 @@ func (i *Instance) NotStarted(cause error) bool {
 	}
 	now := d.policy.now()
 	i.busySince = now // a failed start does not count as use of the GPU
-	i.forget()
 	var starved *shortError
 	short := errors.As(cause, &starved)
 	if !short && !d.GPUs.closed[i.gpu] {
@@ -228,8 +227,7 @@ func (i *Instance) NotStarted(cause error) bool {
 	}
 	i.version.failure = cause
 	if len(i.attempts) == 0 {
-		d.policy.step(lost(i, short))
-		return true
+		d.policy.add(lost(i, short))
 	}
 	for n, a := range slices.Clone(i.attempts) {
 		a.leaveInstance()
@@ -243,11 +241,13 @@ func (i *Instance) NotStarted(cause error) bool {
 			a.wait(now)
 		}
 	}
+	i.forget()
 	d.policy.step()
 	return true
 }
 
-// forget removes the instance from the state without telling the policy. Locked.
+// forget removes the instance from the state. The loss must be among the events that the policy gets next (driver.add):
+// otherwise, the policy could still dispatch to the instance. Locked.
 func (i *Instance) forget() {
 	i.state = instanceGone
 	i.function.sessions.forget(i)
@@ -257,13 +257,14 @@ func (i *Instance) forget() {
 
 // lose forgets the instance and reports the loss to the policy. Locked.
 func (i *Instance) lose() {
+	i.d.policy.add(lost(i, memorySufficed))
 	i.forget()
-	i.d.policy.step(lost(i, memorySufficed))
+	i.d.policy.step()
 }
 
-// shareMemory sends the policy the memory that instances occupy on this instance's further
+// sendFurtherMemory sends the policy the memory that instances occupy on this instance's further
 // GPUs. Locked.
-func (i *Instance) shareMemory() {
+func (i *Instance) sendFurtherMemory() {
 	for _, gpu := range i.further {
 		i.d.memory.setOccupied(gpu, i.d.memory.occupied(gpu))
 	}
@@ -313,10 +314,11 @@ func (i *Instance) Died() bool {
 		return false
 	}
 	d.memory.dying(i)
+	d.policy.add(lost(i, memorySufficed))
 	i.forget()
 	cutLater(slices.Clone(i.attempts), i)
-	i.function.hold(i)
-	d.policy.step(lost(i, memorySufficed))
+	i.function.delayReplacement(i)
+	d.policy.step()
 	return true
 }
 
@@ -337,7 +339,7 @@ func (i *Instance) Replace() (wait time.Duration, ok bool) {
 	if i.unneeded() {
 		return 0, false
 	}
-	wanted := i.function.instances.alive() + 1
+	wanted := i.function.instances.countAlive() + 1
 	wait = i.version.restarts.Next(time.Since(i.record.Handle.Started))
 	time.AfterFunc(wait, func() {
 		d.mu.Lock()
@@ -375,7 +377,7 @@ func (i *Instance) offload() {
 	}
 }
 
-// postponePark makes the end of the current unpark begin the policy's latest move to the host. Locked.
+// postponePark makes Unparked begin the move to the host that the policy has requested. Locked.
 func (i *Instance) postponePark() {
 	if i.parksNext {
 		i.moves-- // both requests become one
@@ -500,8 +502,8 @@ func (i *Instance) Unparked(err error) {
 	}
 	if i.state == instanceReady {
 		d.log.Error("instance lost: its GPU memory could not be restored", "instance", i.record.ID, "function", i.record.Function, "err", err)
-		i.forget()
 		d.policy.add(lost(i, memorySufficed))
+		i.forget()
 		d.shell.Stop(i)
 	}
 	d.policy.step()
@@ -521,4 +523,4 @@ func (i *Instance) idleConnections() (idle []*Attempt, longest time.Duration) {
 	return idle, longest
 }
 
-func byID(a, b instance.Record) int { return cmp.Compare(a.ID, b.ID) }
+func compareByID(a, b instance.Record) int { return cmp.Compare(a.ID, b.ID) }

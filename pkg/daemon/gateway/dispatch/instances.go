@@ -15,22 +15,22 @@ import (
 type Instances struct {
 	d           *Dispatcher
 	byID        instanceSet
-	lastAdopted residency.ID        // ID of the latest adopted instance; IDs count down
-	lastName    int64               // N in the name NAME.N of the latest own instance or job
-	faults      map[string]standing // instances of plans that faulted but still run, by ID
+	lastAdopted residency.ID               // ID of the latest adopted instance; IDs count down
+	lastNumber  int64                      // N in the ID NAME.N of the latest own instance or job
+	faults      map[string]faultedInstance // instances of plans that faulted but still run, by ID
 }
 
 // newInstances returns the instances of a dispatcher that has none.
 func newInstances(d *Dispatcher) Instances {
-	return Instances{d: d, byID: instanceSet{}, lastAdopted: residency.None, faults: map[string]standing{}}
+	return Instances{d: d, byID: instanceSet{}, lastAdopted: residency.None, faults: map[string]faultedInstance{}}
 }
 
 // instanceSet is a set of instances.
 type instanceSet map[residency.ID]*Instance
 
-// alive returns the number of running and starting instances of the current versions, instances of
-// plans included. Locked.
-func (s instanceSet) alive() (n int) {
+// countAlive returns the number of starting and ready instances that are still needed, instances of plans
+// included. Locked.
+func (s instanceSet) countAlive() (n int) {
 	for _, i := range s {
 		if i.alive() {
 			n++
@@ -51,30 +51,31 @@ func (s instanceSet) warm() (best *Instance) {
 	return best
 }
 
-// put adds an instance. Locked.
+// put adds an instance, updates the largest batch of its function, and sends the policy the memory that it
+// occupies on further GPUs. Locked.
 func (s *Instances) put(i *Instance) {
 	s.byID[i.id] = i
 	i.function.instances[i.id] = i
 	i.function.setMaxBatch()
-	i.shareMemory()
+	i.sendFurtherMemory()
 }
 
-// delete removes an instance. Locked.
+// delete removes an instance, with the same updates. Locked.
 func (s *Instances) delete(i *Instance) {
 	delete(s.byID, i.id)
 	delete(i.function.instances, i.id)
 	i.function.setMaxBatch()
-	i.shareMemory()
+	i.sendFurtherMemory()
 }
 
-// ResumeIDs continues numbering the gateway's own instances after the highest number in the
+// ResumeIDs continues numbering the gateway's own instances and jobs after the highest number in the
 // records.
 func (s *Instances) ResumeIDs(records []instance.Record) {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
 	for _, r := range records {
 		if r.Owner == instance.Gateway {
-			s.lastName = max(s.lastName, numberIn(r.ID))
+			s.lastNumber = max(s.lastNumber, numberIn(r.ID))
 		}
 	}
 }
@@ -104,8 +105,8 @@ func (s *Instances) serves(r *instance.Record) bool {
 	return s.d.Function(r.Function) != nil && len(gpus) > 0 && gpus[0] >= 0
 }
 
-// Adopt adds an instance that was found running, with its memory at to, or an announced
-// instance that has become ready. The gateway must serve it (Serves). Adopt returns nil if
+// Adopt adds an instance that was found running, or an announced instance that has become ready. to is where
+// its memory is. The gateway must serve it (Serves). Adopt returns nil if
 // the instance cannot be used: its function was removed or, for a gateway's own instance,
 // has changed.
 func (s *Instances) Adopt(r instance.Record, to residency.Start) *Instance {
@@ -132,7 +133,7 @@ func (s *Instances) Adopt(r instance.Record, to residency.Start) *Instance {
 	return i
 }
 
-// Rebatch changes the batch of an instance of a plan, which may change while it runs.
+// Rebatch sets the batch of a ready instance of a plan. A plan's batch may change while the instance runs.
 func (s *Instances) Rebatch(r instance.Record) {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
@@ -223,8 +224,8 @@ func (s *Instances) Retract(id string) {
 	s.announcedAs(id, nil, nil)
 }
 
-// standing is an instance of a plan that has faulted and still runs.
-type standing struct {
+// faultedInstance is an instance of a plan that has faulted and still runs.
+type faultedInstance struct {
 	instance *Instance
 	fault    wire.InstanceFault
 }
@@ -246,11 +247,12 @@ func (s *Instances) Faulted(f wire.InstanceFault) (i *Instance, cut func()) {
 	if i.own {
 		s.d.memory.dying(i)
 	} else {
-		s.faults[i.record.ID] = standing{i, f}
+		s.faults[i.record.ID] = faultedInstance{i, f}
 	}
+	s.d.policy.add(lost(i, memorySufficed))
 	i.forget()
-	i.function.hold(i)
-	s.d.policy.step(lost(i, memorySufficed))
+	i.function.delayReplacement(i)
+	s.d.policy.step()
 	attempts := slices.Clone(i.attempts)
 	return i, func() { cutLater(attempts, i) }
 }

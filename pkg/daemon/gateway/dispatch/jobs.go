@@ -22,8 +22,8 @@ func (d *Dispatcher) NewJob(name string, unfinished map[string]int) (instance.Re
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	f := d.Function(name)
-	d.Instances.lastName++
-	id := instanceID(name, d.Instances.lastName)
+	d.Instances.lastNumber++
+	id := instanceID(name, d.Instances.lastNumber)
 	if f == nil || f.removed {
 		return instance.Record{ID: id, Function: name}, refusal.UnknownFunction(name)
 	}
@@ -53,7 +53,7 @@ func (d *Dispatcher) SetJobs(all []status.Instance) {
 	d.jobs = all
 }
 
-// jobs is the status of jobs.
+// jobs holds the status of each job.
 type jobs []status.Instance
 
 // of returns the jobs of a function.
@@ -76,7 +76,7 @@ func (all jobs) count(states ...string) (n int) {
 	return n
 }
 
-// state returns the state of a job that needs the most attention. It returns "" if there is no job.
+// state returns the state that needs the most attention. It returns "" if no job is in one of these states.
 func (all jobs) state() string {
 	for _, state := range []string{instance.Failed, instance.Running, instance.Starting, instance.Succeeded} {
 		if all.count(state) > 0 {

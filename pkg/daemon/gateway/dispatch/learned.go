@@ -38,7 +38,7 @@ type learnedCosts struct {
 	ByModel    map[string]learnedDurations `json:"gpu_models,omitempty"`
 }
 
-// learnedDurations are means, and of how many values they are.
+// learnedDurations holds mean durations, each with the number of its values.
 type learnedDurations struct {
 	WarmMS   float64 `json:"warm_ms"`
 	Calls    int     `json:"calls"`
@@ -77,7 +77,8 @@ func (g *GPUs) costKey(fn function.Function) string {
 	return strings.Join(slices.Compact(key), "/")
 }
 
-// readLearned reads Config.LearnedFile. If it cannot be read, the costs are measured again.
+// readLearned returns the costs in a file that an earlier gateway wrote. It returns nil if the path is empty or
+// there is no file. If the file cannot be used, it also logs a warning.
 func readLearned(path string, log *slog.Logger) map[string]learnedCosts {
 	if path == "" {
 		return nil

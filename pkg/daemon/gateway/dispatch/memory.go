@@ -339,8 +339,8 @@ func (l *ledger) occupied(gpu int32) (mem int64) {
 	return mem
 }
 
-// shareOccupied sends the policy the memory that is occupied on GPUs. Locked.
-func (l *ledger) shareOccupied(gpus []int) {
+// sendOccupied sends the policy the memory that is occupied on GPUs. Locked.
+func (l *ledger) sendOccupied(gpus []int) {
 	for _, g := range gpus {
 		l.setOccupied(int32(g), l.occupied(int32(g)))
 	}

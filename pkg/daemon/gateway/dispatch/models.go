@@ -11,7 +11,7 @@ import (
 
 // sharedModels returns the queue.Function.Model of each function whose instances are interchangeable with
 // those of another one: both name a model, belong to one tenant, and differ only in their names and in
-// fields that only the gateway uses.
+// fields that only the gateway uses. It numbers new functions.
 func sharedModels(functions []function.Function, numbers *queue.Numbers) map[string]int32 {
 	type first struct {
 		function.Function // as started, without its name

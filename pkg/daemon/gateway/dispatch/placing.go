@@ -40,7 +40,7 @@ type placing struct {
 	logged   string    // the reason for the lack of room that was logged last; empty after a placement
 }
 
-// placedStart is an instance that the policy is asked to start on the first of its GPUs.
+// placedStart is an instance that starts, or that the policy is asked to start, on the first of its GPUs.
 type placedStart struct {
 	function *Function
 	id       string
@@ -73,7 +73,7 @@ func (p *placing) byPlacer() bool {
 func (p *placements) startMissing() {
 	var placed []*Function
 	for _, f := range p.d.inOrder() {
-		if f.placing.unplaced && f.instances.alive() > 0 {
+		if f.placing.unplaced && f.instances.countAlive() > 0 {
 			f.placing.unplaced = false
 			f.respec()
 		}
@@ -102,7 +102,7 @@ func (p *placing) fill(waiting bool) {
 	if !p.byPlacer() || !d.Known.IsSet() || d.Draining.IsSet() {
 		return
 	}
-	have, want := f.instances.alive(), int(f.spec.Min)
+	have, want := f.instances.countAlive(), int(f.spec.Min)
 	if waiting {
 		want = max(want, 1)
 	}
@@ -198,7 +198,7 @@ func (p *placing) startWith(r placement.Request, config *scale.Instance, free []
 	refused := map[int]bool{}
 	except := func(g int) bool { return refused[g] }
 	for {
-		r.ID = instanceID(f.name, d.Instances.lastName+1)
+		r.ID = instanceID(f.name, d.Instances.lastNumber+1)
 		at, why := p.cleared(r, free)
 		if at == nil && p.clearing == nil {
 			at, why = d.placements.placer.Place(r, free, except)
@@ -209,14 +209,14 @@ func (p *placing) startWith(r placement.Request, config *scale.Instance, free []
 		case len(at) == 0:
 			return false, why
 		}
-		d.Instances.lastName++
+		d.Instances.lastNumber++
 		if d.placements.request(&placedStart{f, r.ID, at, int64(r.Mem), config}) {
 			d.log.Info("placed an instance", "function", f.name, "instance", r.ID, "gpu", strings.Join(d.GPUs.names(at), ","), "why", why.String())
 			return true, why
 		}
 		d.placements.placer.Remove(r.ID)
 		if f.definition.Spans() {
-			d.memory.shareOccupied(at) // cleared released only the first
+			d.memory.sendOccupied(at) // cleared released only the first
 		}
 		refused[at[0]] = true
 	}
@@ -281,7 +281,7 @@ func (f *Function) Unstartable() string {
 
 // unstartable implements Function.Unstartable.
 func (c chooser) unstartable() string {
-	if why := c.cfg.unsupported(*c.fn); why != "" {
+	if why := c.cfg.whyUnsupported(*c.fn); why != "" {
 		return why
 	}
 	large := 0
@@ -300,9 +300,10 @@ func (c chooser) unstartable() string {
 }
 
 // Unsupported returns why the gateway supports no function with this definition, or "".
-func (d *Dispatcher) Unsupported(fn function.Function) string { return d.cfg.unsupported(fn) }
+func (d *Dispatcher) Unsupported(fn function.Function) string { return d.cfg.whyUnsupported(fn) }
 
-func (c *Config) unsupported(fn function.Function) string {
+// whyUnsupported implements Dispatcher.Unsupported.
+func (c *Config) whyUnsupported(fn function.Function) string {
 	if c.Unsupported == nil {
 		return ""
 	}
@@ -317,10 +318,10 @@ func (f *Function) unserved() *refusal.Error {
 		return e
 	}
 	why := f.chooser().unstartable()
-	if why == "" || f.instances.alive() > 0 {
+	if why == "" || f.instances.countAlive() > 0 {
 		return nil
 	}
-	if f.d.cfg.unsupported(f.definition) != "" {
+	if f.d.cfg.whyUnsupported(f.definition) != "" {
 		return &refusal.Error{Code: refusal.StartFailed, Message: fmt.Sprintf("the gateway cannot start function %s: %s", f.name, why)}
 	}
 	return &refusal.Error{Code: refusal.StartFailed,
@@ -346,14 +347,14 @@ const clearTime = 30 * time.Second
 func (p *placing) beginClearing(gpus []int, mem int64) {
 	p.clearing = &clearing{gpus, mem, p.f.d.policy.now() + clearTime}
 	p.f.d.log.Info("stopping idle instances to make room", "function", p.f.name, "gpu", strings.Join(p.f.d.GPUs.names(gpus), ","))
-	p.f.d.memory.shareOccupied(gpus)
+	p.f.d.memory.sendOccupied(gpus)
 }
 
 // endClearing releases the room. Locked.
 func (p *placing) endClearing() {
 	if c := p.clearing; c != nil {
 		p.clearing = nil
-		p.f.d.memory.shareOccupied(c.gpus)
+		p.f.d.memory.sendOccupied(c.gpus)
 	}
 }
 
@@ -374,7 +375,7 @@ func (p *placing) cleared(r placement.Request, free []gpu.Bytes) ([]int, reason.
 		}
 	}
 	p.clearing = nil
-	p.f.d.memory.shareOccupied(c.gpus[:1])
+	p.f.d.memory.sendOccupied(c.gpus[:1])
 	p.f.d.placements.placer.Put(r, c.gpus)
 	return c.gpus, reason.New(placement.Cleared)
 }
@@ -392,7 +393,7 @@ func (p *placements) free(f *Function) (free, evictable []gpu.Bytes) {
 	for _, s := range p.d.policy.policy.Snapshot().Instances {
 		free[s.GPU] -= gpu.Bytes(s.Mem)
 		i := p.d.Instances.byID[s.Instance]
-		if i == nil || !i.own || i.function == f || len(i.attempts) > 0 || i.state != instanceReady || i.alive() && i.function.instances.alive() <= int(i.function.spec.Min) {
+		if i == nil || !i.own || i.function == f || len(i.attempts) > 0 || i.state != instanceReady || i.alive() && i.function.instances.countAlive() <= int(i.function.spec.Min) {
 			evictable[s.GPU] -= gpu.Bytes(s.Mem)
 		}
 	}

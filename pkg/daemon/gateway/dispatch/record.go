@@ -19,11 +19,11 @@ type recorder struct {
 	log   *slog.Logger
 	steps int64
 
-	mu     sync.Mutex
-	room   *sync.Cond   // signalled after the writer has emptied full, or on failure
-	full   bytes.Buffer // pending lines
-	failed bool         // writing failed: further lines are discarded
-	ended  bool         // the last lines are being written: further lines are discarded
+	mu      sync.Mutex
+	room    *sync.Cond   // signalled after the writer has emptied pending, or on failure
+	pending bytes.Buffer // lines that are not written yet
+	failed  bool         // writing failed: further lines are discarded
+	ended   bool         // the last lines are being written: further lines are discarded
 }
 
 const (
@@ -35,7 +35,7 @@ const (
 func (r *recorder) step(now time.Duration, events []queue.Event, actions []queue.Action, name func(int32) string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for r.full.Len() > maxUnwritten && !r.failed && !r.ended {
+	for r.pending.Len() > maxUnwritten && !r.failed && !r.ended {
 		r.room.Wait()
 	}
 	step := r.steps
@@ -61,17 +61,17 @@ func (r *recorder) load(now time.Duration, function string, rps float64, instanc
 	r.append(record.Event{Step: r.steps, TimeMS: record.Millis(now), Event: record.Load, Function: function, RPS: rps, Instances: &instances})
 }
 
-// append writes a line. Locked.
+// append writes a line. The caller holds r.mu.
 func (r *recorder) append(line any) {
 	if r.failed || r.ended {
 		return
 	}
-	if err := record.Append(&r.full, line); err != nil {
+	if err := record.Append(&r.pending, line); err != nil {
 		r.fail(err)
 	}
 }
 
-// fail stops recording and logs the error. Calls continue. Locked.
+// fail stops recording and logs the error. Calls continue. The caller holds r.mu.
 func (r *recorder) fail(err error) {
 	r.log.Error("cannot write the record: recording stopped", "err", err)
 	r.failed = true
@@ -91,7 +91,7 @@ func (r *recorder) write(to io.Writer, end <-chan struct{}) {
 			last = true
 		}
 		r.mu.Lock()
-		out, r.full = r.full, out
+		out, r.pending = r.pending, out
 		r.ended = last
 		r.room.Broadcast()
 		r.mu.Unlock()

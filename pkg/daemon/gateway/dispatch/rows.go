@@ -19,12 +19,13 @@ import (
 // SM share or quota than the file is never used. The slices of instances of a plan come
 // from the plan.
 
-// chooser chooses the configurations of a function's instances by the function's definition and the
-// rows of its profile. It refers to both, so it may only be used while Dispatcher.mu is held.
+// chooser derives from a function's definition, the rows of its profile, the GPUs and the gateway's
+// configuration what the function's instances can be. It refers to them, so it may only be used while
+// Dispatcher.mu is held.
 type chooser struct {
 	fn   *function.Function
 	rows []profile.Row // all rows of the function
-	gpus []GPU
+	gpus []GPU         // by number
 	cfg  *Config
 }
 
@@ -54,7 +55,8 @@ func (c chooser) rowsOn(number int) []profile.Row {
 
 // config returns the configuration of instances on a GPU, which meets the function's latency
 // objective. For a scaler with uniform instances, it is the scaler's unit; otherwise it is
-// the most efficient row. config returns nil if the profile has no such row.
+// the most efficient row. config returns nil if the profile has no such row, or if the function has neither
+// an objective nor an autoscaler.
 func (c chooser) config(number int) *scale.Instance {
 	rows := c.rowsOn(number)
 	kind, scales := scale.KindOf(c.cfg.Scaler)
@@ -186,8 +188,9 @@ func (i *Instance) reportSlice() {
 	}
 }
 
-// scaling returns a new autoscaler of the function, or nil if there is none or no configuration to scale by.
-func (c chooser) scaling(log *slog.Logger) *autoscaling {
+// newAutoscaling returns an autoscaler for the function. It returns nil if Config.Scaler names none, or if the
+// profile has no configuration for any GPU.
+func (c chooser) newAutoscaling(log *slog.Logger) *autoscaling {
 	unit := c.unit()
 	kind, scales := scale.KindOf(c.cfg.Scaler)
 	if unit == nil || !scales {
@@ -215,7 +218,7 @@ func (f *Function) rescale() {
 		return
 	}
 	old := f.scaling
-	if f.scaling = f.chooser().scaling(f.d.log); old != nil && f.scaling != nil {
+	if f.scaling = f.chooser().newAutoscaling(f.d.log); old != nil && f.scaling != nil {
 		f.scaling.calls, f.scaling.wanted = old.calls, old.wanted
 	}
 	f.respec()

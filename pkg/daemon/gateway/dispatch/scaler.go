@@ -27,8 +27,8 @@ type autoscaling struct {
 	chooses   bool                  // the scaler chooses the configuration of each instance
 	calls     int                   // since the last tick
 	known     map[residency.ID]bool // instances that the scaler counts; the value reports whether it knows that they are ready
-	surplus   []residency.ID        // running instances that the scaler has asked to stop, in its order
-	requested []scale.Start         // of the last tick: instances to start, without those that have begun to
+	surplus   []residency.ID        // alive instances that the scaler has asked to stop, in its order
+	requested []scale.Start         // instances of the last tick that have not begun to start
 	wanted    int
 }
 
@@ -67,7 +67,7 @@ func (d *Dispatcher) scale() {
 		now, before, rps := d.policy.now(), f.scaling.wanted, f.scaling.rps()
 		why := f.scaling.tick(now, running[f], f.unit)
 		d.policy.recorder.load(now, f.name, rps, f.scaling.wanted)
-		retired := f.scaling.takeSurplus()
+		retired := f.scaling.drainSurplus()
 		for _, id := range retired {
 			d.Instances.byID[id].retire()
 		}
@@ -178,9 +178,9 @@ func (s *autoscaling) tick(now time.Duration, running []*Instance, unit scale.In
 // rps returns the load since the last tick, in calls per second.
 func (s *autoscaling) rps() float64 { return float64(s.calls) / scaleEvery.Seconds() }
 
-// takeSurplus removes and returns the surplus instances of a scaler that chooses. Those of another scaler
-// remain: the policy stops surplus instances that are idle.
-func (s *autoscaling) takeSurplus() (ids []residency.ID) {
+// drainSurplus empties the list of surplus instances, and returns it, if the scaler chooses instances. For a
+// uniform scaler it returns nil, because the policy stops idle instances beyond the wanted number by itself.
+func (s *autoscaling) drainSurplus() (ids []residency.ID) {
 	if s.chooses {
 		ids, s.surplus = s.surplus, nil
 	}
@@ -193,8 +193,8 @@ func (i *Instance) retire() {
 	i.d.policy.add(&queue.Retired{Function: i.function.number, Instance: i.id})
 }
 
-// removeRequested removes one of the requested instances, of which may reports whether it can have
-// this configuration, and returns the configuration. It returns false if there is none.
+// removeRequested removes the first requested instance whose configuration satisfies may, and returns this
+// configuration. It returns false if there is none.
 func (s *autoscaling) removeRequested(may func(profile.Row) bool) (like scale.Instance, ok bool) {
 	for n := range s.requested {
 		if g := &s.requested[n]; g.Count > 0 && may(g.Like.Request) {

@@ -107,8 +107,8 @@ func (f *Function) status(q queue.FunctionStatus, ready int) status.Function {
 	case len(f.instances) > 0:
 		s.State = status.Starting
 	}
-	if jobs := f.d.jobs.of(f.name); f.definition.Kind == function.Training && jobs.state() != "" {
-		s.State, s.Instances = jobs.state(), len(jobs)
+	if own := f.d.jobs.of(f.name); f.definition.Kind == function.Training && own.state() != "" {
+		s.State, s.Instances = own.state(), len(own)
 	}
 	s.Why = s.Reason.String()
 	f.Counts.Status(&s)
@@ -232,7 +232,7 @@ type Info struct {
 	Ready        int            // number of ready instances, or of jobs that have started
 	Loaded       int            // number of ready instances with their memory on the GPU
 	Context      int64          // context length that the latest instance reported, in tokens; 0 means unknown
-	Instances    int            // number of instances, starting ones included, or of unfinished jobs
+	Instances    int            // number of instances, starting and stopping ones included, or of unfinished jobs
 	FailedStarts int            // consecutive failures
 	Invocations  int64          // dispatches since the gateway started
 }
@@ -271,9 +271,9 @@ func (f *Function) info() Info {
 			}
 		}
 	}
-	jobs := f.d.jobs.of(f.name)
-	in.Ready += len(jobs) - jobs.count(instance.Starting)
-	in.Instances += jobs.count(instance.Starting, instance.Running)
+	own := f.d.jobs.of(f.name)
+	in.Ready += len(own) - own.count(instance.Starting)
+	in.Instances += own.count(instance.Starting, instance.Running)
 	for _, n := range f.found {
 		in.Invocations += n
 	}

@@ -5,8 +5,8 @@ import (
 )
 
 // Unload lets the gateway's ready instances of the function take no further calls and stop as soon
-// as they are idle. It returns a refusal if the function must keep instances (scale.min), or if
-// only instances of a plan are ready.
+// as they are idle. It returns a refusal if the function must keep instances (scale.min), or if it has
+// instances of a plan and no ready one of the gateway.
 func (f *Function) Unload() *refusal.Error {
 	f.d.mu.Lock()
 	defer f.d.mu.Unlock()

@@ -474,7 +474,7 @@ func died(err error) bool {
 func (c *Call) problem(err error) *refusal.Error {
 	e := c.cause(err)
 	if c.probe && e.Code == refusal.InstanceDied {
-		return dispatch.NotLoaded(c.function) // probes do not keep the policy from stopping an instance
+		return dispatch.RefuseProbe(c.function) // probes do not keep the policy from stopping an instance
 	}
 	return e
 }
