@@ -95,7 +95,7 @@ func (r *Request) Encode() ([]byte, error) {
 		}
 		form.Kernels = append(form.Kernels, f)
 	}
-	return json.Marshal(form, jsontext.AllowInvalidUTF8(true)) // as a request may have it
+	return json.Marshal(form, jsontext.AllowInvalidUTF8(true)) // PTX from a file may have other text in comments
 }
 
 func (r *Request) argForm(a *Arg) object {

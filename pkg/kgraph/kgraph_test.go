@@ -305,3 +305,19 @@ func TestCutListHasOneProblem(t *testing.T) {
 		t.Errorf("problems of a list that is cut off: got %d, %v; want only the end of the text", len(text.problems), text.problems)
 	}
 }
+
+// TestEncodePTXInLatin1 checks that PTX from a file that is not in UTF-8, as a comment may be, can be sent.
+func TestEncodePTXInLatin1(t *testing.T) {
+	r, problems := Parse([]byte(good()))
+	if problems != nil {
+		t.Fatal(problems[0])
+	}
+	r.Modules[0].PTX += "// r\xe9sum\xe9\n"
+	text, err := r.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, problems = Parse(text); problems != nil {
+		t.Errorf("got the problem %v, want none", problems[0])
+	}
+}
