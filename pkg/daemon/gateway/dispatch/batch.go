@@ -98,9 +98,9 @@ func (l *CallLimits) MaxBatch(r *instance.Record) int {
 }
 
 // planRate returns the rate, in requests per second, that the plan states for an instance of fn; 0 means that it states
-// none. The plan may assume batches that the function does not form, so that each request reaches the instance alone. A single
-// request takes at most as long as a whole batch. planRate then returns the number of batches per second, which is a
-// lower bound: 10 for a plan with 40 requests/s in batches of 4.
+// none. The plan may assume batches that the function does not form, so that each request reaches the instance alone. A
+// single request takes at most as long as a whole batch. planRate then returns the number of batches per second, which
+// is a lower bound: 10 for a plan with 40 requests/s in batches of 4.
 func planRate(fn *function.Function, r *instance.Record) float64 {
 	if r.Batch > 1 && !fn.Batches() {
 		return r.RPS / float64(r.Batch)

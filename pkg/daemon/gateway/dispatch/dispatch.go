@@ -139,7 +139,7 @@ type Dispatcher struct {
 	Known    Signal // set once the applied functions and the running instances are known
 	Draining Signal // set once Submit refuses attempts
 
-	// mu guards both. Their exported methods lock it, the others are Locked.
+	// mu guards GPUs and Instances. Their exported methods lock it. Their other methods are Locked.
 	GPUs      GPUs
 	Instances Instances
 

@@ -1,10 +1,13 @@
 package dispatch
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -334,6 +337,7 @@ func TestSliceOfModel(t *testing.T) {
 		if unit := f.chooser().unit(); unit == nil || unit.Request.ThroughputRPS != 10 {
 			t.Errorf("%s: scaled by %+v, want the configuration that sustains least", scaler, unit)
 		}
+		d.GPUs.list = slices.Clone(d.GPUs.list)
 		d.GPUs.list[0].Model = ""
 		if _, profiled := f.chooser().slice(0); !profiled {
 			t.Errorf("%s: slice on a GPU of unknown model: got no row of the profile, want one", scaler)
@@ -441,4 +445,41 @@ func TestMeanOf(t *testing.T) {
 			t.Errorf("mean of %v ms, %d values: got %+v, want %+v", c.ms, c.n, got, c.want)
 		}
 	}
+}
+
+// TestLossIsReportedFirst checks that the policy learns of the end of an instance in the step that also delays its
+// replacement. In an earlier step, it could still dispatch to the instance.
+func TestLossIsReportedFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDispatcher(t, fakeShell{}, nil)
+		f := function.Function{Name: "f", Tenant: "default", GPUs: 1, Weight: 1, Inflight: 1, Scale: function.DefaultScale}
+		f.Scale.Min = 1
+		d.Apply([]function.Function{f})
+		synctest.Wait()
+		var written bytes.Buffer
+		stop := d.Record(&written, nil, nil)
+		for _, i := range d.Instances.byID {
+			r := i.Record()
+			r.Handle.Started = time.Now()
+			i.record = &r
+			i.Died()
+		}
+		stop()
+		var steps []float64
+		for line := range strings.Lines(written.String()) {
+			var ev struct {
+				Event string
+				Step  float64
+			}
+			if err := json.Unmarshal([]byte(line), &ev); err != nil {
+				t.Fatal(err)
+			}
+			if ev.Event == "lost" || ev.Event == "function" {
+				steps = append(steps, ev.Step)
+			}
+		}
+		if len(steps) != 2 || steps[0] != steps[1] {
+			t.Errorf("got the loss and the function's new minimum in the steps %v, want one step:\n%s", steps, &written)
+		}
+	})
 }

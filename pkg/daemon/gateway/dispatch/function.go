@@ -184,7 +184,7 @@ func (f *Function) StopIdle() {
 // longestIdle limits how long KeepIdle keeps idle instances. A longer time means that they do not stop.
 const longestIdle = 10 * 365 * 24 * time.Hour
 
-// KeepIdle replaces scale.idle for the function's current version. With 0, idle instances stop now and
+// KeepIdle replaces scale.idle with d for the function's current version. With 0, idle instances stop now and
 // scale.idle applies again; with a negative time, instances do not stop because they are idle. It has no effect
 // if the function has an autoscaler.
 func (f *Function) KeepIdle(d time.Duration) {

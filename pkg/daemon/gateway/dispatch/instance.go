@@ -151,7 +151,7 @@ func instanceID(function string, n int64) string {
 	return fmt.Sprintf("%s.%d", function[:min(len(function), maxName)], n)
 }
 
-// maxName is the most bytes of a function's name an instance's ID contains. IDs have at
+// maxName is the most bytes of a function's name that an instance's ID contains. IDs have at
 // most 63 bytes, and the rest is for the number.
 const maxName = 48
 
